@@ -1,0 +1,192 @@
+"""Every fact that can be recorded, in past tense, with an explicit kind and version and plain values.
+
+Owns the events' shapes and their encoding. Knows nothing of placement: an observed object and a decision are
+kept as the JSON their owner made of them. Times are integer milliseconds since the Unix epoch, UTC.
+A changed shape gets a new version and a stepwise upcast (`UPCASTS`), never a silent change (J6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import msgspec
+
+
+class Event(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Base of all events. `VERSION` is the version written today."""
+
+    VERSION: ClassVar[int] = 1
+
+
+class ControllerStarted(Event, frozen=True):
+    """A process opened this journal. `build` is its version; facts between the last entry and this one went
+    unseen (U2)."""
+
+    identity: str
+    build: str
+
+
+class SettingsLoaded(Event, frozen=True):
+    """The settings the model depends on, as plain values; owned by the model's settings struct."""
+
+    settings: msgspec.Raw
+
+
+class ObjectObserved(Event, frozen=True):
+    """An object as far as the model reads it. `source`: watch, list, read (a GET) or write (a response)."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    source: str
+    object: msgspec.Raw
+
+
+class ObjectUnreadable(Event, frozen=True):
+    """An object that does not fit its shape, set aside (R10). `error` names the field."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    error: str
+
+
+class ObjectDeleted(Event, frozen=True):
+    """An object is gone. `seen` False: told by its absence from a list; `last_seen`: when the watch last
+    spoke before that (U2)."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    seen: bool = True
+    last_seen: int = 0
+
+
+class KindListed(Event, frozen=True):
+    """A first or fresh list of a kind is complete: what was observed before it, minus what was deleted, is
+    all there is. `missing`: the kind is not installed (N8)."""
+
+    kind: str
+    missing: bool = False
+
+
+class ReportSilenced(Event, frozen=True):
+    """A node agent's report has become stale (R5)."""
+
+    node: str
+
+
+class TimeReached(Event, frozen=True):
+    """A deadline the model asked for has passed; the entry's time is the new now."""
+
+
+class LeadershipAcquired(Event, frozen=True):
+    identity: str
+    epoch: int
+
+
+class LeadershipLost(Event, frozen=True):
+    identity: str
+    why: str
+
+
+class Decided(Event, frozen=True):
+    """A decision, committed before any of its writes is sent (J1)."""
+
+    decision: msgspec.Raw
+
+
+class WriteSucceeded(Event, frozen=True):
+    """`write` is "SEQ.INDEX": the decision's entry and the write's place in it."""
+
+    write: str
+    resource_version: str
+
+
+class WriteConflicted(Event, frozen=True):
+    """The object had moved on; it is read again and decided anew (B6)."""
+
+    write: str
+    message: str
+
+
+class WriteFoundGone(Event, frozen=True):
+    write: str
+
+
+class WriteRejected(Event, frozen=True):
+    """The API server refused the write for good (invalid, forbidden); it will not be sent again as it is."""
+
+    write: str
+    message: str
+
+
+class WriteDropped(Event, frozen=True):
+    """Never sent: leadership was lost first (J5)."""
+
+    write: str
+
+
+EVENTS: dict[str, type[Event]] = {
+    event.__name__: event
+    for event in (
+        ControllerStarted,
+        SettingsLoaded,
+        ObjectObserved,
+        ObjectUnreadable,
+        ObjectDeleted,
+        KindListed,
+        ReportSilenced,
+        TimeReached,
+        LeadershipAcquired,
+        LeadershipLost,
+        Decided,
+        WriteSucceeded,
+        WriteConflicted,
+        WriteFoundGone,
+        WriteRejected,
+        WriteDropped,
+    )
+}
+
+UPCASTS: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {}
+"""(kind, version) to a function that takes the payload one version up."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One line of the journal. `seq` grows by one; `batch` groups what was drained and decided together;
+    `at` is ms since the epoch, never less than the entry before."""
+
+    seq: int
+    batch: int
+    at: int
+    event: Event
+
+
+class UnknownEventError(ValueError):
+    """A kind or version this build does not know."""
+
+
+def encode(event: Event) -> tuple[str, int, bytes]:
+    """(kind, version, JSON payload)."""
+    return type(event).__name__, type(event).VERSION, msgspec.json.encode(event)
+
+
+def decode(kind: str, version: int, payload: bytes) -> Event:
+    """The event, upcast to today's version. Raises `UnknownEventError`, or `msgspec.ValidationError` for a
+    payload that does not fit."""
+    event = EVENTS.get(kind)
+    if event is None or version > event.VERSION:
+        raise UnknownEventError(f"event {kind} version {version} is not known to this build")
+    if version == event.VERSION:
+        return msgspec.json.decode(payload, type=event)
+    values = msgspec.json.decode(payload)
+    for step in range(version, event.VERSION):
+        values = UPCASTS[(kind, step)](values)
+    return msgspec.json.decode(msgspec.json.encode(values), type=event)

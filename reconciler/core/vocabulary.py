@@ -1,0 +1,143 @@
+"""Every name the product shares with the cluster: groups, labels, annotations, finalizers, budget keys,
+condition types, phases and refusal reasons.
+
+No other module spells one of these strings; a test enforces it. Knows nothing of how they are used.
+"""
+
+from enum import StrEnum
+
+GROUP = "gpu.cozystack.io"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+DEVICES_LABEL = f"{GROUP}/devices"
+"""On the VMI template: this VMI refers to devices. KubeVirt copies it to the launcher (K1)."""
+DEVICES_ANNOTATION = f"{GROUP}/devices"
+"""On the VMI template: the JSON list of references (K1)."""
+TEMPLATE_LABEL = f"{GROUP}/template-device"
+"""On a device that a webhook made at the start of a VMI; it ends with the VMI (K2)."""
+ENTITLEMENT_LABEL = f"{GROUP}/vgpu-entitlement"
+"""On a tenant namespace: whether the tenant may use vGPU classes (K5)."""
+EPOCH_ANNOTATION = f"{GROUP}/leader-epoch"
+"""On a device: the leadership that last fenced it; a write decided under an older one conflicts (J5)."""
+TRUE = "true"
+
+DEVICE_FINALIZER = f"{GROUP}/units"
+CLASS_FINALIZER = f"{GROUP}/class-in-use"
+
+CLASS_BUDGET_PREFIX = f"{GROUP}/"
+RAW_BUDGET_PREFIXES = ("requests.", "limits.")
+
+SETTINGS_CONFIGMAP = "gpu-settings"
+SETTINGS_RESOURCE_NAMES = "resourceNames"
+SETTINGS_RAW_NAME_POLICY = "rawNamePolicy"
+SETTINGS_MANAGER_USERS = "managerUsers"
+
+TENANT_KIND_LABEL = "apps.cozystack.io/application.kind"
+TENANT_KIND = "Tenant"
+ROOT_TENANT = "tenant-root"
+TENANT_PREFIX = "tenant-"
+
+KUBEVIRT_LABEL = "kubevirt.io"
+LAUNCHER = "virt-launcher"
+CREATED_BY_LABEL = "kubevirt.io/created-by"
+DOMAIN_ANNOTATION = "kubevirt.io/domain"
+MIGRATION_LABEL = "kubevirt.io/migrationJobUID"
+SCHEDULABLE_LABEL = "kubevirt.io/schedulable"
+NVIDIA_VENDOR = "10DE"
+
+CONDITION_HELD = "Held"
+CONDITION_READY = "Ready"
+CONDITION_PERMITTED = "Permitted"
+
+
+class Phase(StrEnum):
+    """`GPUDevice.status.phase` (O2)."""
+
+    PENDING = "Pending"
+    HELD = "Held"
+    ATTACHED = "Attached"
+    BOUND = "Bound"
+    LOST = "Lost"
+    RELEASING = "Releasing"
+
+
+class Mode(StrEnum):
+    """`GPUClass.spec.mode` (O1)."""
+
+    PASSTHROUGH = "Passthrough"
+    VGPU = "VGPU"
+
+
+class Outcome(StrEnum):
+    """`GPUDevice.status.bindAnswer.outcome` (O2)."""
+
+    BOUND = "Bound"
+    REFUSED = "Refused"
+
+
+class FunctionKind(StrEnum):
+    """`GPUNode.status.functions[].kind` (O3)."""
+
+    PHYSICAL = "Physical"
+    VIRTUAL_FUNCTION = "VirtualFunction"
+    MDEV_PARENT = "MdevParent"
+
+
+class RawNamePolicy(StrEnum):
+    """Whether tenants may ask for a GPU by its resource name (K4, V1)."""
+
+    ALLOWED = "Allowed"
+    FORBIDDEN = "Forbidden"
+
+
+class Reason(StrEnum):
+    """Why an order, a start or a pod is refused: stable, CamelCase, in the order the checks run (P1)."""
+
+    UNKNOWN_CLASS = "UnknownClass"
+    CLASS_DELETED = "ClassDeleted"
+    COUNT_ABOVE_MAXIMUM = "CountAboveMaximum"
+    NOT_PERMITTED = "NotPermitted"
+    NOT_ENTITLED = "NotEntitled"
+    BUDGET_UNREADABLE = "BudgetUnreadable"
+    BUDGET_EXCEEDED = "BudgetExceeded"
+    NO_FREE_UNITS = "NoFreeUnits"
+    NO_NODE_FITS = "NoNodeFits"
+    HOLDS_WOULD_NOT_FIT = "HoldsWouldNotFit"
+    MALFORMED_REFERENCES = "MalformedReferences"
+    MISSING_REFERENCES = "MissingReferences"
+    DUPLICATE_REFERENCE = "DuplicateReference"
+    NAME_REQUIRED = "NameRequired"
+    RAW_NAME_FORBIDDEN = "RawNameForbidden"
+    UNKNOWN_DEVICE = "UnknownDevice"
+    DEVICE_DELETED = "DeviceDeleted"
+    DEVICE_NOT_HELD = "DeviceNotHeld"
+    DEVICE_LOST = "DeviceLost"
+    DEVICE_ATTACHED = "DeviceAttached"
+    BIND_TIMEOUT = "BindTimeout"
+    NOT_PLACED = "NotPlaced"
+    MIGRATION_UNSUPPORTED = "MigrationUnsupported"
+    RESERVED_FIELD = "ReservedField"
+    IMMUTABLE_FIELD = "ImmutableField"
+    TEMPLATE_MARK_RESERVED = "TemplateMarkReserved"
+    MALFORMED_REVIEW = "MalformedReview"
+    NAMESPACE_TERMINATING = "NamespaceTerminating"
+    NOT_READY = "NotReady"
+
+
+TRANSIENT_REASONS = frozenset(
+    {
+        Reason.BUDGET_EXCEEDED,
+        Reason.BUDGET_UNREADABLE,
+        Reason.NO_FREE_UNITS,
+        Reason.NO_NODE_FITS,
+        Reason.HOLDS_WOULD_NOT_FIT,
+        Reason.NOT_PERMITTED,
+        Reason.DEVICE_LOST,
+        Reason.DEVICE_NOT_HELD,
+        Reason.DEVICE_ATTACHED,
+        Reason.BIND_TIMEOUT,
+        Reason.NOT_READY,
+    }
+)
+"""Refusals that may pass by themselves; the rest need a change of the request."""
