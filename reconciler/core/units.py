@@ -1,0 +1,276 @@
+"""Kubernetes quantities, a pod's effective request, and what a node serves of a resource name.
+
+Owns the sums over an agent's report: healthy functions, slots in use, and how much the types that share a
+card still allow (O3, R5). Knows nothing of placements: the caller says how many units are taken (`capacity`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import NamedTuple
+
+import msgspec
+
+from reconciler.core.objects import Function, GpuNode, Node
+from reconciler.core.vocabulary import FunctionKind
+
+MAX_QUANTITY = 2**63 - 1
+"""Kubernetes caps larger quantities at this value."""
+_MAX_LENGTH = 256
+"""Characters of a quantity; the API server's own values stay below 30. Bounds the cost of one conversion."""
+_MAX_EXPONENT = 400
+"""Beyond it, any number of `_MAX_LENGTH` digits is above the cap or below one nano."""
+
+_NUMBER = re.compile(
+    r"(?P<sign>[+-]?)(?P<digits>[0-9]+\.?[0-9]*|\.[0-9]+)"
+    r"(?:[eE](?P<exponent>[+-]?[0-9]+)|(?P<suffix>[KMGTPE]i|[numkMGTPE]))?"
+)
+_SCALE = {"": Fraction(1)} | {
+    suffix: Fraction(10) ** power
+    for suffix, power in (
+        *zip("num", (-9, -6, -3), strict=True),
+        *zip("kMGTPE", range(3, 21, 3), strict=True),
+    )
+}
+_SCALE |= {f"{letter}i": Fraction(1024) ** power for power, letter in enumerate("KMGTPE", start=1)}
+_ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])")
+_MODEL = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
+
+
+class QuantityError(ValueError):
+    """A value that is no Kubernetes quantity, or no count of units; the message names the value."""
+
+
+def quantity(value: str | int | float | bool) -> Fraction:
+    """The exact number a Kubernetes quantity means, in every form of the API documentation: plain, decimal
+    (n u m k M G T P E) and binary (Ki to Ei) suffixes, exponents, signs. Numbers are taken as YAML would
+    have written them. Capped at ±(2^63 - 1), as Kubernetes does. Raises `QuantityError`."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise QuantityError(f"{_shown(value)} is not a Kubernetes quantity; write a number such as 2 or 500m")
+    if isinstance(value, int):
+        return _capped(Fraction(value))
+    text = value if isinstance(value, str) else repr(value)
+    match = _NUMBER.fullmatch(text) if len(text) <= _MAX_LENGTH else None
+    if match is None:
+        raise QuantityError(f"{_shown(value)} is not a Kubernetes quantity; write a number such as 2 or 500m")
+    whole, _, decimals = match["digits"].partition(".")
+    number = Fraction(int(f"{whole}{decimals}"), 10 ** len(decimals))
+    if match["exponent"]:
+        exponent = max(-_MAX_EXPONENT, min(_MAX_EXPONENT, int(match["exponent"])))
+        number *= Fraction(10) ** exponent
+    else:
+        number *= _SCALE[match["suffix"] or ""]
+    return _capped(-number if match["sign"] == "-" else number)
+
+
+def whole_units(value: str | int | float | bool) -> int:
+    """A quantity as whole units: a fraction rounds down, a negative value is an error (K3)."""
+    number = quantity(value)
+    if number < 0:
+        raise QuantityError(f"{_shown(value)} is negative; write 0 to allow nothing")
+    return number.__floor__()
+
+
+def whole_bytes(value: str | int | float | bool) -> int:
+    """A memory quantity in bytes, rounded up as Kubernetes does."""
+    return quantity(value).__ceil__()
+
+
+def _capped(number: Fraction) -> Fraction:
+    return max(Fraction(-MAX_QUANTITY), min(Fraction(MAX_QUANTITY), number))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, int) and abs(value) > MAX_QUANTITY:
+        return "a number beyond 2^63"
+    text = repr(value)
+    return text if len(text) <= 64 else f"{text[:60]}…"
+
+
+class InitRequest(NamedTuple):
+    """An init container's requests; `sidecar`: its restartPolicy is Always, so it stays."""
+
+    requests: Mapping[str, int]
+    sidecar: bool = False
+
+
+def effective_request(
+    containers: Iterable[Mapping[str, int]],
+    init_containers: Iterable[InitRequest] = (),
+    overhead: Mapping[str, int] | None = None,
+) -> dict[str, int]:
+    """What a pod takes of each resource for its whole life, as kube-scheduler counts it (R6).
+
+    The larger of all containers with all sidecars, and the peak of the init containers, each with the
+    sidecars started before it; the overhead comes on top. `init_containers` in the pod's order.
+    """
+    total: dict[str, int] = {}
+    for requests in containers:
+        _add(total, requests)
+    sidecars: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for requests, sidecar in init_containers:
+        running = dict(sidecars)
+        _add(running, requests)
+        if sidecar:
+            sidecars = running
+            _add(total, requests)
+        for name, amount in running.items():
+            peak[name] = max(peak.get(name, 0), amount)
+    for name, amount in peak.items():
+        total[name] = max(total.get(name, 0), amount)
+    _add(total, overhead or {})
+    return total
+
+
+def _add(total: dict[str, int], amounts: Mapping[str, int]) -> None:
+    for name, amount in amounts.items():
+        total[name] = total.get(name, 0) + amount
+
+
+def speaks(report: GpuNode, name: str) -> bool:
+    """Whether a report says anything of a resource name, healthy or not."""
+    return any(
+        function.resource_name == name or any(profile.resource_name == name for profile in function.profiles)
+        for function in report.functions
+        if name
+    )
+
+
+def served(node: Node, report: GpuNode | None, report_fresh: bool, name: str) -> int | None:
+    """Units of `name` a node serves (R5); None: unknown, which is not zero.
+
+    Where a fresh report speaks of the name: its healthy functions, 1 each, and for parents the slots in use
+    and still to be had. Else the node's allocatable, unknown while the node is not Ready or has no such
+    status. A function without a resource name (a companion) counts for nothing.
+    """
+    if report is not None and report_fresh and speaks(report, name):
+        return sum(_serves(function, name) for function in report.functions if function.healthy)
+    if not node.ready or node.allocatable is None:
+        return None
+    return node.allocatable.get(name, 0)
+
+
+def _serves(function: Function, name: str) -> int:
+    slots = sum(
+        profile.used + profile.remaining for profile in function.profiles if profile.resource_name == name
+    )
+    return slots + (function.resource_name == name)
+
+
+def used(report: GpuNode, name: str) -> int:
+    """Slots of a vGPU type that exist, on healthy and unhealthy parents alike."""
+    return sum(
+        profile.used
+        for function in report.functions
+        for profile in function.profiles
+        if profile.resource_name == name
+    )
+
+
+class _Card(msgspec.Struct):
+    """What one card can still give: `whole` is the name of the card itself, "" when it cannot be given
+    whole; `slots` the units of its virtual functions and vGPU types; `memory` the types among them."""
+
+    whole: str = ""
+    slots: dict[str, int] = {}
+    memory: set[str] = set()
+    in_use: bool = False
+
+    def remaining(self, name: str) -> int:
+        """A card and its parts exclude each other, so a name they share counts the larger of the two."""
+        return max(int(name == self.whole and not self.in_use), self.slots.get(name, 0))
+
+    def loss(self, taken: str, name: str) -> int:
+        """What one unit of `taken` here costs `name` at most: everything when the card goes whole, nothing
+        between two virtual functions, else its share of the memory that both need, rounded up."""
+        if taken == self.whole:
+            return self.remaining(name)
+        if name != self.whole and taken not in self.memory and name not in self.memory:
+            return 0
+        return -(-self.remaining(name) // self.remaining(taken))
+
+
+def shared_remaining(report: GpuNode, pending: Mapping[str, int]) -> dict[str, int]:
+    """Units of each name that surely can still be handed out, for every name whose units share a card (O3).
+
+    Shared are vGPU types on one card (one memory) and a whole card and its virtual functions (they exclude
+    each other). `pending[name]` are units taken from this report and not in its `used` yet; the caller counts
+    `max(0, placed + raw - used)`, so the report that shows them takes them out of `pending` and nothing is
+    subtracted twice. Nobody knows which card a pending unit lands on, so for each other name it lands where
+    that name loses most, never more than is there; its own name loses exactly the pending units.
+
+    A lower bound: never above the worst distribution of the pending units over the cards, and equal to it on
+    a single card. Names without a shared card are not in the answer; cards that give such a name alone count
+    in. Unhealthy functions give nothing.
+    """
+    cards = _cards(report)
+    shared = sorted({name for card in cards if card.slots for name in (*card.slots, card.whole) if name})
+    taken = sorted(name for name, count in pending.items() if count > 0)
+    answer = {}
+    for name in shared:
+        left = sum(card.remaining(name) for card in cards) - max(0, pending.get(name, 0))
+        left -= sum(_worst(cards, other, pending[other], name) for other in taken if other != name)
+        answer[name] = max(0, left)
+    return answer
+
+
+def _worst(cards: list[_Card], taken: str, count: int, name: str) -> int:
+    """The most units of `name` that `count` units of `taken` can cost. A card's losses fall with every unit
+    taken there, so the largest of them, over all cards, are the maximum."""
+    losses: list[int] = []
+    for card in cards:
+        there, units = card.remaining(name), card.remaining(taken)
+        if not there or not units:
+            continue
+        step = card.loss(taken, name)
+        while step and there and units:
+            losses.append(min(step, there))
+            there -= losses[-1]
+            units -= 1
+    losses.sort(reverse=True)
+    return sum(losses[:count])
+
+
+def _cards(report: GpuNode) -> list[_Card]:
+    """The report's healthy functions by card: a virtual function belongs to its parent's."""
+    cards: dict[str, _Card] = {}
+    for function in report.functions:
+        physical = function.kind != FunctionKind.VIRTUAL_FUNCTION and not function.parent
+        card = cards.setdefault(address(function.parent or function.id), _Card(slots={}, memory=set()))
+        card.in_use |= any(profile.used for profile in function.profiles)
+        if not function.healthy:
+            continue
+        if function.resource_name and physical:
+            card.whole = function.resource_name
+        elif function.resource_name:
+            card.slots[function.resource_name] = card.slots.get(function.resource_name, 0) + 1
+        for profile in function.profiles:
+            card.memory.add(profile.resource_name)
+            card.slots[profile.resource_name] = card.slots.get(profile.resource_name, 0) + profile.remaining
+    return [cards[id_] for id_ in sorted(cards)]
+
+
+def address(id_: str) -> str:
+    """A PCI address in one form: lower case, four-digit domain (eight where it needs them)."""
+    match = _ADDRESS.fullmatch(id_.strip().lower())
+    if match is None:
+        return id_.strip().lower()
+    domain, bus, slot, function = match.groups()
+    return f"{int(domain or '0', 16):04x}:{int(bus, 16):02x}:{int(slot, 16):02x}.{function}"
+
+
+def same_function(a: Function, b: Function) -> bool:
+    """Whether two reports speak of one piece of hardware: by stable id where both give one, since an address
+    can change over a reboot; else by address, kind and what it serves. A stable id that is only a vendor and
+    device id names a model, so the address must agree too."""
+    if a.stable_id and b.stable_id:
+        first, second = a.stable_id.lower(), b.stable_id.lower()
+        return first == second and (_MODEL.fullmatch(first) is None or address(a.id) == address(b.id))
+    if address(a.id) != address(b.id) or a.kind != b.kind or a.resource_name != b.resource_name:
+        return False
+    types = {profile.resource_name for profile in a.profiles}
+    others = {profile.resource_name for profile in b.profiles}
+    return types == others or not types.isdisjoint(others)
