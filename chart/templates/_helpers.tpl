@@ -1,0 +1,139 @@
+{{- define "gpu-binder.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}
+{{- end }}
+
+{{/* Name of namespaced objects. Short enough for every suffix the chart adds and for a pod's ordinal. */}}
+{{- define "gpu-binder.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
+{{- else if contains (include "gpu-binder.name" .) .Release.Name }}
+{{- .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name (include "gpu-binder.name" .) | trunc 40 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{/* Name of cluster-scoped objects: the namespace keeps two releases apart. */}}
+{{- define "gpu-binder.clusterName" -}}
+{{- printf "%s-%s" .Release.Namespace (include "gpu-binder.fullname" .) }}
+{{- end }}
+
+{{- define "gpu-binder.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "gpu-binder.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "gpu-binder.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{ include "gpu-binder.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: gpu-binder
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "gpu-binder.image" -}}
+{{- with .Values.image }}
+{{- if .digest }}{{ .repository }}@{{ .digest }}
+{{- else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "gpu-binder.serviceAccount" -}}{{ include "gpu-binder.fullname" . }}{{- end }}
+{{- define "gpu-binder.agentServiceAccount" -}}{{ include "gpu-binder.fullname" . }}-node-agent{{- end }}
+{{- define "gpu-binder.certificateSecret" -}}{{ include "gpu-binder.fullname" . }}-webhook-cert{{- end }}
+
+{{/* User name of the controller's service account, as the API server sees it. */}}
+{{- define "gpu-binder.user" -}}
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "gpu-binder.serviceAccount" . }}
+{{- end }}
+
+{{/* Restricted pod security, pod and container. */}}
+{{- define "gpu-binder.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+{{- define "gpu-binder.securityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* Namespaces that webhooks never see: C20, the parts that heal the cluster start without us. */}}
+{{- define "gpu-binder.excludedNamespaces" -}}
+{{- $names := concat (list "kube-system" .Release.Namespace) .Values.webhooks.excludedNamespaces | uniq | sortAlpha }}
+{{- toJson $names }}
+{{- end }}
+{{- define "gpu-binder.namespaceSelector" -}}
+matchExpressions:
+  - key: kubernetes.io/metadata.name
+    operator: NotIn
+    values: {{ include "gpu-binder.excludedNamespaces" . }}
+{{- end }}
+
+{{/* true or empty: (list context switch apiVersion/Kind); auto follows what the cluster serves. */}}
+{{- define "gpu-binder.switch" -}}
+{{- $root := index . 0 }}
+{{- $switch := index . 1 }}
+{{- if eq (toString $switch) "auto" }}
+{{- if $root.Capabilities.APIVersions.Has (index . 2) }}true{{ end }}
+{{- else if $switch }}true{{ end }}
+{{- end }}
+
+{{/* Mistakes that a schema cannot see. */}}
+{{- define "gpu-binder.check" -}}
+{{- if le (int .Values.webhooks.timeoutSeconds) (add1 (int .Values.controller.bindDeadlineSeconds) | int) }}
+{{- fail (printf "webhooks.timeoutSeconds (%d) must be at least 2 above controller.bindDeadlineSeconds (%d), so that a start is answered before the API server gives up" (int .Values.webhooks.timeoutSeconds) (int .Values.controller.bindDeadlineSeconds)) }}
+{{- end }}
+{{- if lt (int .Values.controller.terminationGracePeriodSeconds) (add (int .Values.controller.bindDeadlineSeconds) 10 | int) }}
+{{- fail "controller.terminationGracePeriodSeconds must leave 10 seconds beyond controller.bindDeadlineSeconds, so that started answers are finished" }}
+{{- end }}
+{{- if and .Values.controller.podDisruptionBudget.enabled (gt (int .Values.controller.replicas) 1) (ge (int .Values.controller.podDisruptionBudget.minAvailable) (int .Values.controller.replicas)) }}
+{{- fail "controller.podDisruptionBudget.minAvailable must be below controller.replicas, or no node could be drained" }}
+{{- end }}
+{{- end }}
+
+{{- define "gpu-binder.webhook" -}}
+{{- $root := index . 0 }}
+admissionReviewVersions: [v1]
+failurePolicy: Fail
+matchPolicy: Equivalent
+timeoutSeconds: {{ $root.Values.webhooks.timeoutSeconds }}
+namespaceSelector:
+  {{- include "gpu-binder.namespaceSelector" $root | nindent 2 }}
+clientConfig:
+  service:
+    namespace: {{ $root.Release.Namespace }}
+    name: {{ include "gpu-binder.fullname" $root }}
+    path: {{ index . 1 }}
+    port: 443
+{{- end }}
+
+{{- define "gpu-binder.webhookMetadata" -}}
+name: {{ include "gpu-binder.clusterName" . }}
+labels:
+  {{- include "gpu-binder.labels" . | nindent 2 }}
+{{- if eq .Values.certificates.mode "CertManager" }}
+annotations:
+  cert-manager.io/inject-ca-from: {{ .Release.Namespace }}/{{ include "gpu-binder.fullname" . }}-webhook
+{{- end }}
+{{- end }}
+
+{{- define "gpu-binder.uninstallMetadata" -}}
+labels:
+  {{- include "gpu-binder.labels" (index . 0) | nindent 2 }}
+  app.kubernetes.io/component: uninstall
+annotations:
+  helm.sh/hook: {{ ternary "pre-delete" "pre-upgrade" (index . 0).Values.gpu.enabled }}
+  helm.sh/hook-weight: {{ index . 1 | quote }}
+  helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
