@@ -15,7 +15,7 @@ Histogram = tuple[tuple[int, int], ...]
 """(size, count) pairs with both above 0, by size."""
 
 SEARCH_BUDGET = 4_000
-"""States one search may visit. Whole clusters filled to the last unit with mixed sizes were decided within 200;
+"""States one search may visit. Clusters filled to the last unit with mixed sizes were decided within 200;
 the rest keeps one decision below a fifth of a second, for the queue waits while it is taken."""
 
 
