@@ -127,6 +127,19 @@ class WriteRejected(Event, frozen=True):
     message: str
 
 
+class AdmissionRefused(Event, frozen=True):
+    """A webhook of this replica refused a request before anything was written. `wanted`: what was asked for, as
+    the model's own values, so that the refusal can be explained; `request` is the review's uid."""
+
+    kind: str
+    namespace: str
+    name: str
+    request: str
+    reason: str
+    message: str
+    wanted: msgspec.Raw
+
+
 class WriteDropped(Event, frozen=True):
     """Never sent: leadership was lost first (J5)."""
 
@@ -152,6 +165,7 @@ EVENTS: dict[str, type[Event]] = {
         WriteFoundGone,
         WriteRejected,
         WriteDropped,
+        AdmissionRefused,
     )
 }
 

@@ -1,0 +1,89 @@
+"""The tables of a SQLite journal, their migrations, and the check sum every row carries (J6).
+
+Tables are plain on purpose: `sqlite-utils query FILE "select at, kind, payload from entries"` is how a person
+looks at one. `entries.crc` covers the row's other columns, because SQLite itself does not notice a flipped
+byte in a value.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+from sqlite_utils import Database
+
+from journal.files import APPLICATION_ID
+from journal.store import JournalDamaged, JournalError, JournalTooNew
+
+
+def _entries_and_snapshots(db: Database) -> None:
+    db.create_table(
+        "entries",
+        {"seq": int, "batch": int, "at": int, "kind": str, "version": int, "payload": str, "crc": int},
+        pk="seq",
+        not_null={"batch", "at", "kind", "version", "payload", "crc"},
+    )
+    db.table("entries").create_index(["at"])
+    db.create_table(
+        "snapshots",
+        {"seq": int, "batch": int, "at": int, "build": str, "payload": bytes, "crc": int},
+        pk="seq",
+        not_null={"batch", "at", "build", "payload", "crc"},
+    )
+
+
+MIGRATIONS: list[Callable[[Database], None]] = [_entries_and_snapshots]
+"""Step N takes a file from schema version N to N + 1; a step is never changed once released."""
+
+
+def create(db: Database) -> None:
+    """The tables of today's version in an empty database, all or nothing."""
+    with db.atomic():
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.create_table("meta", {"key": str, "value": str}, pk="key")
+        _apply(db, 0)
+
+
+def migrate(db: Database, path: str) -> None:
+    """Brings an older file to today's version, all or nothing."""
+    found = version(db, path)
+    if found < len(MIGRATIONS):
+        with db.atomic():
+            _apply(db, found)
+
+
+def _apply(db: Database, found: int) -> None:
+    for step in MIGRATIONS[found:]:
+        step(db)
+    db.table("meta").upsert({"key": "schema_version", "value": str(len(MIGRATIONS))}, pk="key")
+
+
+def check_readable(db: Database, path: str) -> None:
+    """Raises `JournalError` for an older file that only a writer may migrate."""
+    if (found := version(db, path)) < len(MIGRATIONS):
+        raise JournalError(
+            f"journal {path} has schema version {found}, this build reads {len(MIGRATIONS)}; open a copy of "
+            "it for writing once to migrate it"
+        )
+
+
+def version(db: Database, path: str) -> int:
+    """The file's schema version. Raises `JournalTooNew`, or `JournalDamaged` where it is not told."""
+    row = db.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
+    try:
+        found = int(row[0])
+    except (TypeError, ValueError) as error:
+        raise JournalDamaged(path, "its schema version cannot be read") from error
+    if found > len(MIGRATIONS):
+        raise JournalTooNew(path, f"it has schema version {found}, this build knows up to {len(MIGRATIONS)}")
+    return found
+
+
+def entry_crc(seq: int, batch: int, at: int, kind: bytes, version: int, payload: bytes) -> int:
+    """CRC-32 of an entry's row. Raises TypeError for columns of another type."""
+    return zlib.crc32(payload, zlib.crc32(b"%d %d %d %b %d " % (seq, batch, at, kind, version)))
+
+
+def snapshot_crc(seq: int, batch: int, at: int, build: bytes, payload: bytes) -> int:
+    """CRC-32 of a snapshot's row, its payload as compressed."""
+    return zlib.crc32(payload, zlib.crc32(b"%d %d %d %b " % (seq, batch, at, build)))

@@ -1,0 +1,304 @@
+"""The journal in a SQLite file: WAL, synchronous FULL, one transaction a batch (J1, J6).
+
+Owns appending, reading, snapshots, pruning and the health check at opening; `files` guards the file,
+`connection` speaks to it, `schema` knows its tables. One process writes, any number read meanwhile. A file
+that is not whole is told by a `JournalError`, never by a wrong entry.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from sqlite_utils import Database
+
+from journal import files, schema
+from journal.connection import Connection
+from journal.events import Entry, Event, UnknownEventError, decode, encode
+from journal.store import (
+    JournalDamaged,
+    JournalError,
+    JournalForeign,
+    JournalPruned,
+    JournalTooNew,
+    Snapshot,
+    Tail,
+    no_such_entry,
+    number,
+)
+
+FULL_CHECK_BYTES = 64 * 1024 * 1024
+"""Up to this size every page is checked at opening; a larger file is checked at its end, and elsewhere when
+it is read. More would make a restart with a year's journal slow."""
+
+CHECKED_ENTRIES = 256
+"""Entries at the end that are read at opening: what a torn file lost is lost there."""
+
+PAGE_ENTRIES = 512
+"""Entries fetched in one read transaction. A longer one would keep the WAL from being checkpointed."""
+
+PRUNED_AT_ONCE = 10_000
+"""Entries deleted in one transaction; an append waits for no more than that."""
+
+_ENTRY = "seq, batch, at, CAST(kind AS BLOB), version, CAST(payload AS BLOB), crc"
+_SNAPSHOT = "seq, batch, at, CAST(build AS BLOB), payload, crc"
+_PAGE = f"SELECT {_ENTRY} FROM entries WHERE seq >= ? AND seq <= ? ORDER BY seq LIMIT {PAGE_ENTRIES}"
+_INSERT = (
+    "INSERT INTO entries (seq, batch, at, kind, version, payload, crc) "
+    "VALUES (?, ?, ?, ?, ?, CAST(? AS TEXT), ?)"
+)
+
+
+class SqliteJournal:
+    """A `Journal` in the file at `path`.
+
+    The writer creates a missing or empty file and holds its `WriterLock` until closed. `readonly` opens an
+    existing one, also while a writer writes, and sees what is appended meanwhile. Raises `JournalDamaged`,
+    `JournalForeign`, `JournalTooNew`, `JournalLocked`, or `JournalError` where the file system says no; none
+    of them changes the file. A `lock` that was passed stays with the caller when the opening fails.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, readonly: bool = False, lock: files.WriterLock | None = None
+    ) -> None:
+        self.path = os.fspath(path)
+        self.readonly = readonly
+        self._lock = None if readonly else lock or files.WriterLock(self.path)
+        try:
+            known = files.examine(self.path)
+            if readonly and not known:
+                raise JournalError(f"there is no journal at {self.path}")
+            self._connection = Connection(self.path, readonly=readonly)
+            try:
+                self._prepare(known)
+                self._tail = self._check_health()
+            except BaseException:
+                self._connection.close()
+                raise
+        except BaseException:
+            if self._lock is not None and lock is None:
+                self._lock.release()
+            raise
+
+    @classmethod
+    def open_or_set_aside(cls, path: str | os.PathLike[str], *, at: int) -> tuple[SqliteJournal, str | None]:
+        """The writer's journal at `path`, and what to tell a person where an old file had to make room (J6).
+
+        A damaged, foreign or too new file is renamed to `<path>.damaged-<UTC time of at>` with its WAL, and
+        a new journal begins. `at` is now, in ms. Raises `JournalLocked`, or `JournalError` where the file
+        system refuses: those are no reason to give up a history.
+        """
+        name = os.fspath(path)
+        lock = files.WriterLock(name)
+        try:
+            try:
+                return cls(name, lock=lock), None
+            except (JournalDamaged, JournalForeign, JournalTooNew) as error:
+                target = files.set_aside(name, at)
+                return cls(name, lock=lock), str(type(error)(name, error.why, target))
+        except BaseException:
+            lock.release()
+            raise
+
+    @property
+    def first_seq(self) -> int:
+        """See `Journal.first_seq`."""
+        first = self._connection.value("SELECT min(seq) FROM entries")
+        return self.last_seq + 1 if first is None else int(first)
+
+    @property
+    def last_seq(self) -> int:
+        return self._last().seq
+
+    @property
+    def last_batch(self) -> int:
+        return self._last().batch
+
+    @property
+    def last_at(self) -> int:
+        return self._last().at
+
+    @property
+    def size_bytes(self) -> int:
+        """The file and its write-ahead log, as they stand on disk."""
+        return self._connection.disk_bytes()
+
+    def append(self, events: Sequence[Event], *, at: int, batch: int) -> list[Entry]:
+        """See `Journal.append`; synced to disk before it returns."""
+        with self._connection.mutex:
+            self._connection.check_writable()
+            entries = number(events, self._tail, at=at, batch=batch)
+            rows = [_row_of(entry) for entry in entries]
+            if entries:
+                with self._connection.transaction():
+                    self._connection.run_many(_INSERT, rows)
+                self._tail = Tail(entries[-1].seq, batch, entries[-1].at)
+            return entries
+
+    def read(self, after: int = 0, until: int | None = None) -> Iterator[Entry]:
+        """See `Journal.read`."""
+        last = self.last_seq
+        start = after + 1 if after > 0 else self.first_seq
+        return self._stream(start, last if until is None else min(until, last))
+
+    def _stream(self, start: int, until: int) -> Iterator[Entry]:
+        while start <= until:
+            rows = self._connection.rows(_PAGE, (start, until))
+            if not rows:
+                raise self._gap(start)
+            for row in rows:
+                if row[0] != start:
+                    raise self._gap(start)
+                yield self._entry(row)
+                start += 1
+
+    def seq_at(self, at: int) -> int:
+        """See `Journal.seq_at`."""
+        newest = "SELECT seq FROM entries WHERE at <= ? ORDER BY at DESC, seq DESC LIMIT 1"
+        rows = self._connection.rows(newest, (at,))
+        return int(rows[0][0]) if rows else self.first_seq - 1
+
+    def snapshot(self, seq: int, at: int, payload: bytes, *, build: str) -> None:
+        """See `Journal.snapshot`; compressed on disk."""
+        compressed = zlib.compress(payload, 1)
+        with self._connection.mutex:
+            self._connection.check_writable()
+            rows = self._connection.rows("SELECT batch, at FROM entries WHERE seq = ?", (seq,))
+            if not rows:
+                raise no_such_entry(seq, self.first_seq, self.last_seq)
+            batch, at = rows[0][0], max(at, rows[0][1])
+            crc = schema.snapshot_crc(seq, batch, at, build.encode(), compressed)
+            with self._connection.transaction():
+                self._connection.run(
+                    "INSERT OR REPLACE INTO snapshots (seq, batch, at, build, payload, crc) "
+                    "VALUES (?, ?, ?, ?, ?, ?)",
+                    (seq, batch, at, build, compressed, crc),
+                )
+
+    def nearest_snapshot(self, seq: int | None = None, at: int | None = None) -> Snapshot | None:
+        """See `Journal.nearest_snapshot`."""
+        rows = self._connection.rows(
+            f"SELECT {_SNAPSHOT} FROM snapshots WHERE (?1 IS NULL OR seq <= ?1) AND (?2 IS NULL OR at <= ?2) "
+            "ORDER BY seq DESC LIMIT 1",
+            (seq, at),
+        )
+        return self._snapshot(rows[0]) if rows else None
+
+    def prune(self, *, before_at: int | None = None, max_bytes: int | None = None) -> int:
+        """See `Journal.prune`. Frees the space on disk; an append in another thread waits for one step at
+        most, and a process that dies in between leaves a journal that replays."""
+        self._connection.check_writable()
+        kept = self._connection.rows("SELECT seq, at FROM snapshots ORDER BY seq")
+        old = [seq for seq, at in kept if before_at is not None and at <= before_at]
+        gone = self._forget(old[-1]) if old else 0
+        for seq, _ in kept:
+            if max_bytes is None or self._connection.used_bytes() <= max_bytes:
+                break
+            gone += self._forget(seq)
+        if gone:
+            self._connection.shrink()
+        return gone
+
+    def _forget(self, base: int) -> int:
+        """Deletes what lies before the snapshot of entry `base`: the older snapshots first, since one whose
+        entries are half gone would lead a replay into the gap."""
+        with self._connection.transaction():
+            self._connection.run("DELETE FROM snapshots WHERE seq < ?", (base,))
+        gone = 0
+        for low in range(self.first_seq, base + 1, PRUNED_AT_ONCE):
+            high = min(low + PRUNED_AT_ONCE - 1, base)
+            with self._connection.transaction():
+                gone += self._connection.run("DELETE FROM entries WHERE seq <= ?", (high,))
+        return gone
+
+    def copy_to(self, path: str | os.PathLike[str]) -> None:
+        """A consistent copy as one file, also while the writer writes. Raises `JournalError` where something
+        stands at `path`."""
+        self._connection.copy_to(os.fspath(path))
+
+    def checkpoint(self) -> None:
+        """See `Journal.checkpoint`."""
+        self._connection.checkpoint()
+
+    def close(self) -> None:
+        """See `Journal.close`; the writer's WAL is folded in and its lock freed."""
+        self._connection.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    def _prepare(self, known: bool) -> None:
+        with self._connection.errors():
+            db = Database(self._connection.raw, execute_plugins=False)
+            db.execute("PRAGMA cell_size_check = ON")
+            if self.readonly:
+                schema.check_readable(db, self.path)
+                return
+            if not known:
+                db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+                schema.create(db)
+            schema.migrate(db, self.path)
+        self._connection.write_ahead()
+        if not known:
+            files.sync_directory(self.path)
+
+    def _check_health(self) -> Tail:
+        """The tail, once the file proves whole as far as `FULL_CHECK_BYTES` and `CHECKED_ENTRIES` say."""
+        if self.size_bytes <= FULL_CHECK_BYTES:
+            verdict = self._connection.value("PRAGMA quick_check(1)")
+            if verdict != "ok":
+                raise JournalDamaged(self.path, str(verdict))
+        newest, self._tail = self.nearest_snapshot(), self._load_tail()
+        if newest and self._tail.seq < newest.seq:
+            why = f"it ends at entry {self._tail.seq}, before its snapshot of entry {newest.seq}"
+            raise JournalDamaged(self.path, why)
+        for _ in self._stream(max(self.first_seq, self._tail.seq + 1 - CHECKED_ENTRIES), self._tail.seq):
+            pass
+        return self._tail
+
+    def _load_tail(self) -> Tail:
+        for table in ("entries", "snapshots"):
+            rows = self._connection.rows(f"SELECT seq, batch, at FROM {table} ORDER BY seq DESC LIMIT 1")
+            if rows:
+                return Tail(*rows[0])
+        return Tail()
+
+    def _last(self) -> Tail:
+        self._connection.check_open()
+        return self._load_tail() if self.readonly else self._tail
+
+    def _entry(self, row: Sequence[Any]) -> Entry:
+        seq, batch, at, kind, version, payload, crc = row
+        try:
+            if schema.entry_crc(seq, batch, at, kind, version, payload) != crc:
+                raise JournalDamaged(self.path, "its check sum does not match", seq=seq)
+            return Entry(seq, batch, at, decode(kind.decode(), version, payload))
+        except UnknownEventError as error:
+            raise JournalTooNew(self.path, f"entry {seq}: {error}") from error
+        except (TypeError, ValueError, LookupError, msgspec.MsgspecError) as error:
+            raise JournalDamaged(self.path, f"it cannot be decoded: {error}", seq=seq) from error
+
+    def _snapshot(self, row: Sequence[Any]) -> Snapshot:
+        seq, batch, at, build, payload, crc = row
+        try:
+            if schema.snapshot_crc(seq, batch, at, build, payload) != crc:
+                raise JournalDamaged(
+                    self.path, f"the check sum of the snapshot of entry {seq} does not match"
+                )
+            return Snapshot(seq, batch, at, build.decode(), zlib.decompress(payload))
+        except (TypeError, ValueError, zlib.error) as error:
+            raise JournalDamaged(self.path, f"the snapshot of entry {seq} cannot be read: {error}") from error
+
+    def _gap(self, seq: int) -> JournalError:
+        first = self.first_seq
+        return (
+            JournalPruned(seq, first) if seq < first else JournalDamaged(self.path, "it is missing", seq=seq)
+        )
+
+
+def _row_of(entry: Entry) -> tuple[int, int, int, str, int, bytes, int]:
+    kind, version, payload = encode(entry.event)
+    crc = schema.entry_crc(entry.seq, entry.batch, entry.at, kind.encode(), version, payload)
+    return entry.seq, entry.batch, entry.at, kind, version, payload, crc

@@ -1,0 +1,276 @@
+"""What a journal can do, how it fails, and the journal that lives in memory (J1, J6).
+
+Owns the `Journal` protocol, its errors, and the numbering both journals share. Knows nothing of files
+(`sqlite`) and nothing of what the events mean. `seq` starts at 1 and grows by one; times are integer
+milliseconds since the Unix epoch, UTC; sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import msgspec
+
+from journal.events import Entry, Event, encode
+
+
+class JournalError(Exception):
+    """Base of everything that goes wrong with a journal. The message names the file and the way out."""
+
+
+class JournalDamaged(JournalError):
+    """The file is torn or corrupt. `seq`: the entry that cannot be read, None where the file as a whole is
+    meant. `set_aside`: where the file was moved to, "" while it still stands at `path` (J6)."""
+
+    def __init__(self, path: str, why: str, set_aside: str = "", seq: int | None = None) -> None:
+        where = f"journal {path}" if seq is None else f"journal {path}, entry {seq}"
+        super().__init__(f"{where} is damaged: {why}{_whereabouts(set_aside)}")
+        self.path, self.why, self.set_aside, self.seq = path, why, set_aside, seq
+
+
+class JournalForeign(JournalError):
+    """The file is not a journal of ours; nothing was written to it."""
+
+    def __init__(self, path: str, why: str, set_aside: str = "") -> None:
+        super().__init__(f"{path} is no journal of gpu-binder: {why}{_whereabouts(set_aside)}")
+        self.path, self.why, self.set_aside = path, why, set_aside
+
+
+class JournalTooNew(JournalError):
+    """A newer build wrote the file; nothing was written to it."""
+
+    def __init__(self, path: str, why: str, set_aside: str = "") -> None:
+        super().__init__(
+            f"journal {path} was written by a newer gpu-binder: {why}; read it with that build"
+            f"{_whereabouts(set_aside)}"
+        )
+        self.path, self.why, self.set_aside = path, why, set_aside
+
+
+class JournalLocked(JournalError):
+    """Another process writes this file. Readers are welcome: open it read-only."""
+
+    def __init__(self, path: str, holder: str) -> None:
+        super().__init__(
+            f"journal {path} is being written by {holder or 'another process'}; every replica needs a file "
+            "of its own, and who only wants to look opens it read-only"
+        )
+        self.path, self.holder = path, holder
+
+
+class JournalPruned(JournalError):
+    """The entries asked for are gone: start from `nearest_snapshot`, or read what is left (J6)."""
+
+    def __init__(self, asked: int, first_seq: int) -> None:
+        super().__init__(
+            f"entry {asked} was asked for, but the journal now starts at entry {first_seq}: what came before "
+            "was pruned; start from the nearest snapshot"
+        )
+        self.asked, self.first_seq = asked, first_seq
+
+
+def _whereabouts(set_aside: str) -> str:
+    if not set_aside:
+        return ""
+    return (
+        f". It was set aside as {set_aside} and a new journal started; the cluster is the authority, so only "
+        f"the history is interrupted. To look at it: `sqlite-utils tables {set_aside} --counts`, or "
+        f"`sqlite3 {set_aside} .recover`; to be rid of it, delete it"
+    )
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The folded state after entry `seq`, in its owner's encoding. `at`: ms, never less than the entry's.
+    `build`: the version that made it; another build may have to fold anew."""
+
+    seq: int
+    batch: int
+    at: int
+    build: str
+    payload: bytes
+
+
+class Tail(msgspec.Struct, frozen=True):
+    """The last thing recorded; zeros in an empty journal."""
+
+    seq: int = 0
+    batch: int = 0
+    at: int = 0
+
+
+class Journal(Protocol):
+    """Append-only and ordered (J1). Calls may come from any thread."""
+
+    @property
+    def first_seq(self) -> int:
+        """The oldest entry that can still be read; `last_seq + 1` where there is none."""
+        ...
+
+    @property
+    def last_seq(self) -> int: ...
+
+    @property
+    def last_batch(self) -> int: ...
+
+    @property
+    def last_at(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def append(self, events: Sequence[Event], *, at: int, batch: int) -> list[Entry]:
+        """All of the events or none, durable on return, numbered on from `last_seq`. `at` is raised to
+        `last_at` where a clock went back; `batch` may not be less than `last_batch` (ValueError)."""
+        ...
+
+    def read(self, after: int = 0, until: int | None = None) -> Iterator[Entry]:
+        """Entries with `after` < seq <= `until` in order, streamed; None: to what was last when called.
+        `after` 0 starts at `first_seq`. Raises `JournalPruned` where an entry asked for by number is gone,
+        `JournalDamaged` with its seq where one cannot be read."""
+        ...
+
+    def seq_at(self, at: int) -> int:
+        """The last entry recorded at or before `at`; `first_seq - 1` where there is none."""
+        ...
+
+    def snapshot(self, seq: int, at: int, payload: bytes, *, build: str) -> None:
+        """Keeps the state after entry `seq`, in place of an earlier snapshot of the same entry. ValueError
+        where the entry cannot be read (never written, or pruned)."""
+        ...
+
+    def nearest_snapshot(self, seq: int | None = None, at: int | None = None) -> Snapshot | None:
+        """The newest snapshot not after `seq` and not after `at`. With None and `first_seq` > 1 the state
+        there can no longer be told (J6)."""
+        ...
+
+    def prune(self, *, before_at: int | None = None, max_bytes: int | None = None) -> int:
+        """Forgets the oldest entries up to a snapshot, which is kept: the newest one not after `before_at`,
+        then ever newer ones until the rest fits `max_bytes`. Returns how many entries went. Without a
+        snapshot nothing goes, whatever the size (J6)."""
+        ...
+
+    def checkpoint(self) -> None:
+        """Brings everything into the main file, so that it can be copied as it is (N1)."""
+        ...
+
+    def close(self) -> None:
+        """Further calls raise `JournalError`; closing twice is fine."""
+        ...
+
+
+def number(events: Sequence[Event], tail: Tail, *, at: int, batch: int) -> list[Entry]:
+    """The entries that follow `tail`. Raises ValueError for a batch that lies before it."""
+    if batch < tail.batch:
+        raise ValueError(f"batch {batch} comes after batch {tail.batch}; batches only grow")
+    at = max(at, tail.at)
+    return [Entry(seq, batch, at, event) for seq, event in enumerate(events, tail.seq + 1)]
+
+
+def no_such_entry(seq: int, first_seq: int, last_seq: int) -> ValueError:
+    return ValueError(f"no snapshot of entry {seq}: the journal holds entries {first_seq} to {last_seq}")
+
+
+class MemoryJournal:
+    """The journal of tests, simulations and `demo` without a file; gone with the process."""
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self._sizes: list[int] = []
+        self._bytes = 0
+        self._snapshots: list[Snapshot] = []
+        self._tail = Tail()
+        self._closed = False
+
+    @property
+    def first_seq(self) -> int:
+        return self._tail.seq + 1 - len(self._entries)
+
+    @property
+    def last_seq(self) -> int:
+        return self._tail.seq
+
+    @property
+    def last_batch(self) -> int:
+        return self._tail.batch
+
+    @property
+    def last_at(self) -> int:
+        return self._tail.at
+
+    @property
+    def size_bytes(self) -> int:
+        """Encoded events and snapshots; what the structs take in memory is more."""
+        return self._bytes + sum(len(snapshot.payload) for snapshot in self._snapshots)
+
+    def append(self, events: Sequence[Event], *, at: int, batch: int) -> list[Entry]:
+        self._check_open()
+        entries = number(events, self._tail, at=at, batch=batch)
+        sizes = [len(encode(event)[2]) for event in events]
+        if entries:
+            self._entries += entries
+            self._sizes += sizes
+            self._bytes += sum(sizes)
+            self._tail = Tail(entries[-1].seq, batch, entries[-1].at)
+        return entries
+
+    def read(self, after: int = 0, until: int | None = None) -> Iterator[Entry]:
+        self._check_open()
+        start = after + 1 if after > 0 else self.first_seq
+        return self._stream(start, self.last_seq if until is None else min(until, self.last_seq))
+
+    def _stream(self, start: int, until: int) -> Iterator[Entry]:
+        for seq in range(start, until + 1):
+            self._check_open()
+            if seq < self.first_seq:
+                raise JournalPruned(seq, self.first_seq)
+            yield self._entries[seq - self.first_seq]
+
+    def seq_at(self, at: int) -> int:
+        self._check_open()
+        return self.first_seq - 1 + bisect_right(self._entries, at, key=lambda entry: entry.at)
+
+    def snapshot(self, seq: int, at: int, payload: bytes, *, build: str) -> None:
+        self._check_open()
+        if not self.first_seq <= seq <= self.last_seq:
+            raise no_such_entry(seq, self.first_seq, self.last_seq)
+        entry = self._entries[seq - self.first_seq]
+        taken = Snapshot(seq, entry.batch, max(at, entry.at), build, payload)
+        kept = [snapshot for snapshot in self._snapshots if snapshot.seq != seq]
+        self._snapshots = sorted([*kept, taken], key=lambda snapshot: snapshot.seq)
+
+    def nearest_snapshot(self, seq: int | None = None, at: int | None = None) -> Snapshot | None:
+        self._check_open()
+        for snapshot in reversed(self._snapshots):
+            if (seq is None or snapshot.seq <= seq) and (at is None or snapshot.at <= at):
+                return snapshot
+        return None
+
+    def prune(self, *, before_at: int | None = None, max_bytes: int | None = None) -> int:
+        self._check_open()
+        before = len(self._entries)
+        if before_at is not None and (base := self.nearest_snapshot(at=before_at)):
+            self._forget(base)
+        if max_bytes is not None:
+            for base in list(self._snapshots):
+                if self.size_bytes <= max_bytes:
+                    break
+                self._forget(base)
+        return before - len(self._entries)
+
+    def _forget(self, base: Snapshot) -> None:
+        gone = max(0, base.seq + 1 - self.first_seq)
+        self._snapshots = [snapshot for snapshot in self._snapshots if snapshot.seq >= base.seq]
+        self._bytes -= sum(self._sizes[:gone])
+        del self._entries[:gone], self._sizes[:gone]
+
+    def checkpoint(self) -> None:
+        self._check_open()
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise JournalError("the journal is closed")
