@@ -51,8 +51,13 @@ class Unauthorized(ClusterError):
 
 
 class Unavailable(ClusterError):
-    """5xx, a timeout or a broken connection: the outcome is unknown; sending the same write with the same
-    precondition again is safe."""
+    """5xx, 429, a timeout or a broken connection: the outcome is unknown; sending the same write with the same
+    precondition again is safe. `retry_after_seconds`: how long the server asked to be left alone, 0 when it
+    did not say."""
+
+    def __init__(self, message: str, retry_after_seconds: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
 
 
 class Preconditions(msgspec.Struct, frozen=True):
@@ -63,9 +68,9 @@ class Preconditions(msgspec.Struct, frozen=True):
 class Cluster(Protocol):
     """The verbs. Bodies in are plain dicts; objects out are the API server's JSON bytes."""
 
-    async def list(self, kind: Kind, *, namespace: str = "", name: str = "") -> bytes:
-        """The whole list as one JSON document, read consistently (resourceVersion unset). `namespace` and
-        `name` narrow it (fieldSelector metadata.name)."""
+    async def list(self, kind: Kind, *, namespace: str = "", name: str = "", label_selector: str = "") -> bytes:
+        """The whole list as one JSON document, read consistently (resourceVersion unset). `namespace`, `name`
+        (fieldSelector metadata.name) and `label_selector` (as kubectl's -l) narrow it."""
         ...
 
     def watch(
@@ -75,6 +80,7 @@ class Cluster(Protocol):
         *,
         namespace: str = "",
         name: str = "",
+        label_selector: str = "",
         timeout_seconds: float,
     ) -> AsyncIterator[bytes]:
         """Watch lines (`{"type": …, "object": …}`) with bookmarks, until the server ends the stream. The
