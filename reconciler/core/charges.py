@@ -141,9 +141,7 @@ class ChargeTree:
         account = self._accounts.get(namespace)
         return 0 if account is None else account.charge(key)
 
-    def check(
-        self, namespace: str, request: Mapping[BudgetKey, int]
-    ) -> BudgetRefusal | BudgetUnreadable | None:
+    def check(self, namespace: str, request: Mapping[BudgetKey, int]) -> BudgetRefusal | BudgetUnreadable | None:
         """Whether `request` more units may be used in a namespace (R4); keys that ask for 0 or less pass.
 
         A budget on the way up that cannot be read refuses first, whatever a nearer budget has left (R3); then
@@ -163,9 +161,7 @@ class ChargeTree:
         """Whether `child` may have this budget (units, None: none) below `parent`: it may not take more than
         what the parent, and each tenant above with a budget, has left (W4, R4). One that takes no more than
         the child's budget and use take now always may, even where the tenants above are over theirs."""
-        account = self._accounts.get(child)
-        charge = 0 if account is None else account.charge(key)
-        before = 0 if account is None or account.parent != parent else account.contribution(key)
+        before, charge = self._shares(parent, child, key)
         growth = max(budget or 0, charge) - before
         refusal = self._refusal(parent, key, growth) if growth > 0 else None
         if isinstance(refusal, BudgetRefusal):
@@ -199,9 +195,7 @@ class ChargeTree:
 
     # Inside
 
-    def _refusal(
-        self, namespace: str, key: BudgetKey, growth: int
-    ) -> BudgetRefusal | BudgetUnreadable | None:
+    def _refusal(self, namespace: str, key: BudgetKey, growth: int) -> BudgetRefusal | BudgetUnreadable | None:
         """`growth`: units the charge of `namespace` would grow by; less of it may arrive higher up."""
         exceeded = None
         for tenant in self.path(namespace):
@@ -215,6 +209,21 @@ class ChargeTree:
                 exceeded = BudgetRefusal(tenant, key, budget, charge, growth, charge + growth - budget)
             growth = max(budget, charge + growth) - max(budget, charge)
         return exceeded
+
+    def _shares(self, parent: str, child: str, key: BudgetKey) -> tuple[int, int]:
+        """(units `parent` is charged today for what `child` will hold, the child's charge once it is a
+        tenant): a new tenant also takes over what continues its name and has no release."""
+        account = self._accounts.get(child)
+        before = 0 if account is None or account.parent != parent else account.contribution(key)
+        charge = 0 if account is None else account.charge(key)
+        if child not in self._owned:
+            known = {*self._owned, child}
+            for namespace in self._continuing(child):
+                if parent_namespace(namespace, known) == child:
+                    orphan = self._accounts[namespace]
+                    before += orphan.contribution(key) if orphan.parent == parent else 0
+                    charge += orphan.contribution(key)
+        return before, charge
 
     def _parent(self, namespace: str) -> str | None:
         if namespace in self._owned:
@@ -258,10 +267,13 @@ class ChargeTree:
 
     def _adopt(self, tenant: str) -> None:
         """A tenant came or went: what continues its name and has no release may hang elsewhere now."""
-        below = self._unowned.irange(f"{tenant}-", f"{tenant}.", inclusive=(True, False))
-        for namespace in list(below):
+        for namespace in self._continuing(tenant):
             if namespace in self._accounts:
                 self._move(namespace, parent_namespace(namespace, self._owned))
+
+    def _continuing(self, tenant: str) -> list[str]:
+        """Namespaces without a release whose name continues a tenant's ("." sorts right after "-")."""
+        return list(self._unowned.irange(f"{tenant}-", f"{tenant}.", inclusive=(True, False)))
 
     def _prune(self, namespace: str) -> None:
         """Forget accounts that say nothing: no release, no use, nothing below."""

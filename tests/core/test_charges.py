@@ -195,6 +195,15 @@ def test_w4_a_childs_budget_fits_what_every_tenant_above_has_left() -> None:
     assert isinstance(charges.check_child_budget("tenant-a", "tenant-a-new", R, 3), BudgetRefusal)
 
 
+def test_w4_a_new_tenant_takes_over_what_is_left_in_namespaces_below_its_name() -> None:
+    charges = tree({ROOT: {R: 3}}, {"tenant-b-a": 1})
+    assert charges.charge("tenant-root", R) == 1
+    assert charges.check_child_budget("tenant-root", "tenant-b", R, 3) is None
+    refusal = charges.check_child_budget("tenant-root", "tenant-b", R, 4)
+    assert isinstance(refusal, BudgetRefusal)
+    assert (refusal.charge, refusal.request, refusal.missing) == (1, 3, 1)
+
+
 def test_w4_less_is_always_allowed() -> None:
     charges = tree({A: {R: 2}, B: {R: 5}}, {"tenant-a-b": 4})
     for budget in (None, 0, 4, 5):
