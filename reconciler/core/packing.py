@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from itertools import pairwise
 
 Histogram = tuple[tuple[int, int], ...]
 """(size, count) pairs with both above 0, by size."""
@@ -40,8 +39,6 @@ def packable(items: Mapping[int, int], bins: Mapping[int, int], *, budget: int =
             continue
         if _fits_greedily(*state):
             return Proof.YES
-        if _sizes_divide(state[0]):
-            continue
         visited += 1
         if visited > budget:
             return Proof.UNPROVED
@@ -90,7 +87,9 @@ def _reduced(items: Histogram, bins: Histogram) -> tuple[Histogram, Histogram]:
 
 def _enough_slots(items: Histogram, bins: Histogram) -> bool:
     """A bound any packing keeps: a bin of `free` units takes at most `free // size` items of `size` or more,
-    an item counting for as many as it contains; and the units suffice in total."""
+    an item counting for as many as it contains; and the units suffice in total. Where every size divides the
+    next, as 1, 2, 4, 8 do, a large item costs every bin the same number of smaller slots, so the bound is exact
+    and a no needs no search."""
     if sum(size * count for size, count in items) > sum(free * count for free, count in bins):
         return False
     for least, _ in items:
@@ -125,12 +124,6 @@ def _move(levels: dict[int, int], source: int, target: int, count: int) -> None:
         levels[target] = levels.get(target, 0) + count
         if not levels[source]:
             del levels[source]
-
-
-def _sizes_divide(items: Histogram) -> bool:
-    """Where every size divides the next, as 1, 2, 4, 8 do, a large item costs each bin the same number of
-    smaller slots: the greedy answer is exact and a no needs no search."""
-    return all(larger[0] % smaller[0] == 0 for smaller, larger in pairwise(items))
 
 
 def _placements(items: Histogram, bins: Histogram) -> list[tuple[Histogram, Histogram]]:

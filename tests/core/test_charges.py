@@ -204,6 +204,15 @@ def test_w4_a_new_tenant_takes_over_what_is_left_in_namespaces_below_its_name() 
     assert (refusal.charge, refusal.request, refusal.missing) == (1, 3, 1)
 
 
+def test_w4_use_that_hangs_elsewhere_until_the_release_comes_counts_as_new() -> None:
+    charges = tree({ROOT: {R: 6}, A: {R: 4}}, {"tenant-a-b": 1})
+    assert charges.path("tenant-a-b")[1] == "tenant-a"
+    assert charges.check_child_budget("tenant-root", "tenant-a-b", R, 2) is None
+    refusal = charges.check_child_budget("tenant-root", "tenant-a-b", R, 3)
+    assert isinstance(refusal, BudgetRefusal)
+    assert (refusal.charge, refusal.request, refusal.missing) == (4, 3, 1)
+
+
 def test_w4_less_is_always_allowed() -> None:
     charges = tree({A: {R: 2}, B: {R: 5}}, {"tenant-a-b": 4})
     for budget in (None, 0, 4, 5):
