@@ -1,0 +1,104 @@
+"""Rendering the charts without a cluster: finds helm, renders once per set of values, hands out objects."""
+
+import functools
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "chart"
+EXAMPLE = Path(__file__).parent / "tenant-example"
+NAMESPACE = "cozy-gpu-binder"
+RELEASE = "gpu-binder"
+CLUSTER_NAME = f"{NAMESPACE}-{RELEASE}"
+MONITORING_APIS = ("monitoring.coreos.com/v1/ServiceMonitor", "monitoring.coreos.com/v1/PrometheusRule")
+
+Manifest = dict[str, Any]
+
+
+def helm_binary() -> str | None:
+    """Helm as the user names it, as the tools of the real-server suite built it, or on the path."""
+    if named := os.environ.get("GPU_BINDER_HELM"):
+        return named
+    try:
+        from tests.realserver import binaries
+    except ImportError:
+        pass
+    else:
+        found = getattr(binaries, "existing", lambda _name: None)("helm")
+        if found:
+            return str(found)
+    tools = Path.home() / ".cache" / "gpu-binder" / "tools"
+    built = sorted(tools.glob("**/helm")) if tools.is_dir() else []
+    return str(built[-1]) if built else shutil.which("helm")
+
+
+def helm(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    binary = helm_binary()
+    if binary is None:
+        if os.environ.get("CI"):
+            pytest.fail("no helm binary; CI builds one before the tests")
+        pytest.skip("no helm: set GPU_BINDER_HELM or run the real-server suite once, which builds it")
+    done = subprocess.run([binary, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    if check and done.returncode:
+        raise AssertionError(f"helm {' '.join(arguments)}\n{done.stderr}")
+    return done
+
+
+def flags(values: dict[str, Any]) -> list[str]:
+    """`--set-json` flags, one a value; a key is a dotted path."""
+    import json
+
+    return [part for key, value in values.items() for part in ("--set-json", f"{key}={json.dumps(value)}")]
+
+
+@functools.cache
+def _template(chart: str, *arguments: str) -> tuple[Manifest, ...]:
+    text = helm("template", RELEASE, chart, "--namespace", NAMESPACE, *arguments).stdout
+    return tuple(item for item in yaml.safe_load_all(text) if item)
+
+
+def render(values: dict[str, Any] | None = None, *, monitoring: bool = False) -> list[Manifest]:
+    """Objects of the chart with `gpu.enabled`, hooks included."""
+    apis = [part for api in MONITORING_APIS if monitoring for part in ("--api-versions", api)]
+    return list(_template(str(CHART), *flags({"gpu.enabled": True} | (values or {})), *apis))
+
+
+def render_error(values: dict[str, Any]) -> str:
+    """The message with which rendering these values fails."""
+    done = helm(
+        "template", RELEASE, str(CHART), "--namespace", NAMESPACE,
+        *flags({"gpu.enabled": True} | values), check=False,
+    )  # fmt: skip
+    assert done.returncode, "these values were accepted"
+    return done.stderr
+
+
+def render_example(values: dict[str, Any]) -> Manifest:
+    (machine,) = _template(str(EXAMPLE), *flags(values))
+    return machine
+
+
+def pick(manifests: list[Manifest], kind: str, name: str = "") -> Manifest:
+    """The one object of `kind` whose name ends with `name`."""
+    found = [m for m in manifests if m["kind"] == kind and m["metadata"]["name"].endswith(name)]
+    assert len(found) == 1, [m["metadata"]["name"] for m in found]
+    return found[0]
+
+
+def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
+    return [m for m in manifests if m["kind"] == kind]
+
+
+def pod_specs(manifests: list[Manifest]) -> dict[str, dict[str, Any]]:
+    """Pod specs by the kind and name of what makes the pods."""
+    return {
+        f"{m['kind']} {m['metadata']['name']}": m["spec"]["template"]["spec"]
+        for m in manifests
+        if m["kind"] in ("StatefulSet", "Deployment", "DaemonSet", "Job")
+    }

@@ -1,0 +1,123 @@
+"""Alerts, dashboard and runbook speak of metrics that exist and of each other (N2, N4)."""
+
+import json
+import re
+
+import pytest
+import yaml
+
+from tests.chart.charting import CHART, RELEASE, of_kind, pick, render
+
+METRICS = {
+    "gpu_binder_queue_depth": (),
+    "gpu_binder_fold_seconds": (),
+    "gpu_binder_decide_seconds": (),
+    "gpu_binder_bind_latency_seconds": (),
+    "gpu_binder_refusals_total": ("reason",),
+    "gpu_binder_conflicts_total": (),
+    "gpu_binder_units": ("class", "state"),
+    "gpu_binder_lost_devices": (),
+    "gpu_binder_journal_bytes": (),
+    "gpu_binder_journal_lag_seconds": (),
+    "gpu_binder_leader": (),
+    "gpu_binder_watch_restarts_total": ("kind",),
+    "gpu_binder_certificate_expiry_timestamp_seconds": (),
+    "gpu_binder_kind_missing": ("kind",),
+    "gpu_binder_unreadable_objects": ("kind",),
+}
+"""The documented metrics with their own labels; histograms carry the usual suffixes."""
+TARGET_LABELS = {"job", "pod", "namespace", "instance", "le"}
+
+
+def used(expression):
+    """Metric names in an expression, histogram suffixes removed."""
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"gpu_binder_[a-z_]+", expression)}
+
+
+def labels(expression):
+    """Labels that the expression selects on or groups by."""
+    inside = re.findall(r"\{([^}]*)\}", expression)
+    selected = {name for text in inside for name in re.findall(r"(\w+)\s*(?:=~|!=|!~|=)", text)}
+    grouped = {name.strip() for text in re.findall(r"by \(([^)]*)\)", expression) for name in text.split(",")}
+    return selected | grouped
+
+
+def dashboard():
+    return json.loads((CHART / "files/dashboards/gpu-binder.json").read_text())
+
+
+def dashboard_expressions():
+    return [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", [])]
+
+
+def alerts():
+    return yaml.safe_load((CHART / "files/alerts.yaml").read_text())["alerts"]
+
+
+def expressions():
+    return dashboard_expressions() + [alert["expr"] for alert in alerts()]
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_N4_only_documented_metrics_and_labels_are_used(expression):
+    names = used(expression)
+    assert names <= set(METRICS) or expression.startswith("absent(up")
+    own = {label for name in names for label in METRICS[name]}
+    assert labels(expression) <= own | TARGET_LABELS
+
+
+def test_N4_every_documented_metric_is_shown_or_alerted_on():
+    shown = set().union(*(used(expression) for expression in expressions()))
+    assert shown == set(METRICS)
+
+
+def test_N2_every_alert_has_its_runbook_section_and_no_section_is_left_over():
+    sections = re.findall(r"^## (\w+)$", (CHART / "RUNBOOK.md").read_text(), re.MULTILINE)
+    assert sections == [alert["alert"] for alert in alerts()]
+
+
+def test_N2_the_rule_carries_anchors_and_the_release_job():
+    rule = pick(render({"monitoring.prometheusRule.runbook": "RUNBOOK.md"}, monitoring=True), "PrometheusRule")
+    (group,) = rule["spec"]["groups"]
+    assert len(group["rules"]) == len(alerts())
+    for entry in group["rules"]:
+        assert entry["annotations"]["runbook_url"] == f"RUNBOOK.md#{entry['alert'].lower()}"
+        assert f'job="{RELEASE}"' in entry["expr"] and "JOB" not in entry["expr"]
+        assert entry["labels"]["severity"] in ("warning", "critical")
+
+
+def test_N2_monitor_objects_follow_what_the_cluster_serves():
+    for kind in ("ServiceMonitor", "PrometheusRule"):
+        assert not of_kind(render(), kind)
+        assert of_kind(render(monitoring=True), kind)
+    off = {"monitoring.serviceMonitor.enabled": False, "monitoring.prometheusRule.enabled": False}
+    assert not of_kind(render(off, monitoring=True), "ServiceMonitor")
+    manifests = render(monitoring=True)
+    monitor = pick(manifests, "ServiceMonitor")["spec"]
+    service = pick(manifests, "Service")
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert monitor["endpoints"][0]["port"] in [port["name"] for port in service["spec"]["ports"]]
+
+
+def test_N2_the_dashboard_is_valid_and_found_by_the_sidecar():
+    board = dashboard()
+    idents = [panel["id"] for panel in board["panels"]]
+    assert len(idents) == len(set(idents))
+    assert all(panel["title"] and (panel["type"] == "row" or panel["description"]) for panel in board["panels"])
+    item = pick(render(), "ConfigMap", "-dashboard")
+    assert item["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(item["data"]["gpu-binder.json"]) == board
+
+
+def test_N2_the_dashboard_panels_do_not_overlap():
+    taken = set()
+    for panel in dashboard()["panels"]:
+        at = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }  # fmt: skip
+        assert not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24
+        taken |= cells
