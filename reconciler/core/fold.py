@@ -1,0 +1,301 @@
+"""fold(state, entry): one branch per event kind; the only way a fact gets into the state (J2).
+
+Owns what an observation means next to a write of ours that is under way: an assumed object stays assumed until
+its outcome is known, an older observation never overwrites a newer write of ours (C41), a conflict puts the
+object aside until it has been read again (B6). Pure: the time is the entry's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from journal import events
+from journal.events import Entry
+from reconciler.core import effects, nodes
+from reconciler.core.agenda import Question, Topic
+from reconciler.core.decisions import Decision, Verb
+from reconciler.core.device_index import holds_units, pending_order
+from reconciler.core.objects import (
+    DEVICE,
+    GPU_NODE,
+    KINDS,
+    KUBEVIRT,
+    RELEASE,
+    Device,
+    Object,
+    Release,
+    Settings,
+)
+from reconciler.core.state import PendingWrite, PlacementState, Unreadable
+from reconciler.core.vocabulary import Phase
+
+RETRY_REJECTED_MILLISECONDS = 30_000
+"""A write the API server refused for good is tried again this much later, in case its rules changed."""
+
+
+def fold(state: PlacementState, entry: Entry) -> None:
+    """Bring the state from before `entry` to after it."""
+    state.seq = entry.seq
+    state.now = max(state.now, entry.at)
+    state.agenda.reach(state.now)
+    _BRANCHES[type(entry.event)](state, entry.event)
+
+
+def decode_object(kind: str, raw: bytes | msgspec.Raw) -> Object:
+    """The model's object from its journaled JSON."""
+    found: Object = _DECODERS[kind].decode(raw)
+    return found
+
+
+_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
+    kind.name: msgspec.json.Decoder(kind.model) for kind in KINDS.values()
+}
+
+
+def adds_nothing(state: PlacementState, event: events.ObjectObserved) -> bool:
+    """The observation tells the state nothing it does not know: it makes no entry (J3).
+
+    That is an object equal to the one known, an echo of a write under way, or a version older than our own last
+    write.
+    """
+    if event.uid in state.stale or (event.kind, event.namespace, event.name) in state.unreadable:
+        return False
+    if event.kind == GPU_NODE.name and event.name in state.silent:
+        return False
+    known = state.get(event.kind, event.namespace, event.name)
+    if known is None or known.uid != event.uid:
+        return False
+    if event.source != "read" and _older(event.resource_version, state.own_versions.get(event.uid, "")):
+        return True
+    seen = decode_object(event.kind, event.object)
+    if event.uid in state.pending or not KINDS[event.kind].written:
+        seen = msgspec.structs.replace(seen, resource_version=known.resource_version)
+    if event.kind == GPU_NODE.name:
+        seen = msgspec.structs.replace(seen, reported_at=known.reported_at)  # type: ignore[attr-defined]
+    return seen == known
+
+
+def _older(version: str, own: str) -> bool:
+    """Versions that are numbers are compared as such; others only by being the same (C41)."""
+    return version.isdigit() and own.isdigit() and int(version) < int(own)
+
+
+def _started(state: PlacementState, event: events.ControllerStarted) -> None:
+    state.identity = event.identity
+    state.epoch = None
+    state.unfenced.clear()
+    for key in sorted(state.pending):
+        _take_back(state, key, stale=True)
+    state.listed.clear()
+    state.missing.clear()
+
+
+def _settings(state: PlacementState, event: events.SettingsLoaded) -> None:
+    state.settings = msgspec.json.decode(event.settings, type=Settings)
+    effects.refresh_all(state)
+
+
+def _observed(state: PlacementState, event: events.ObjectObserved) -> None:
+    seen = decode_object(event.kind, event.object)
+    if event.source != "read" and _older(event.resource_version, state.own_versions.get(event.uid, "")):
+        return
+    state.unreadable.pop((event.kind, event.namespace, event.name), None)
+    state.stale.discard(event.uid)
+    known = state.get(event.kind, event.namespace, event.name)
+    if known is not None and known.uid != event.uid:
+        _forget(state, event.kind, known)
+        known = None
+    state.pending.pop(f"{event.kind}/{event.namespace}/{event.name}", None)
+    if event.uid in state.pending:
+        pending = state.pending[event.uid]
+        state.pending[event.uid] = msgspec.structs.replace(pending, base=event.object)
+        return
+    effects.replace(state, event.kind, known, seen)
+
+
+def _unreadable(state: PlacementState, event: events.ObjectUnreadable) -> None:
+    known = state.get(event.kind, event.namespace, event.name)
+    state.unreadable[(event.kind, event.namespace, event.name)] = Unreadable(
+        kind=event.kind, namespace=event.namespace, name=event.name, uid=event.uid, error=event.error
+    )
+    if event.kind == RELEASE.name:
+        broken = Release(
+            name=event.name,
+            namespace=event.namespace,
+            uid=event.uid,
+            resource_version=event.resource_version,
+            error=event.error,
+        )
+        effects.replace(state, event.kind, known, broken)
+    elif known is not None and known.uid != event.uid and event.kind != KUBEVIRT.name:
+        _forget(state, event.kind, known)
+
+
+def _deleted(state: PlacementState, event: events.ObjectDeleted) -> None:
+    found = state.unreadable.get((event.kind, event.namespace, event.name))
+    if found is not None and found.uid == event.uid:
+        del state.unreadable[(event.kind, event.namespace, event.name)]
+    known = state.get(event.kind, event.namespace, event.name)
+    if known is not None and known.uid == event.uid:
+        _forget(state, event.kind, known)
+
+
+def _forget(state: PlacementState, kind: str, known: Object) -> None:
+    state.pending.pop(known.uid, None)
+    state.stale.discard(known.uid)
+    state.own_versions.pop(known.uid, None)
+    effects.replace(state, kind, known, None)
+
+
+def _listed(state: PlacementState, event: events.KindListed) -> None:
+    was_synced = state.synced
+    (state.missing.add if event.missing else state.missing.discard)(event.kind)
+    (state.listed.discard if event.missing else state.listed.add)(event.kind)
+    if not event.missing:
+        current = {item.uid for item in state.objects[event.kind].values()}
+        state.stale -= current
+        for uid in sorted(current & set(state.devices.by_uid)) if event.kind == DEVICE.name else ():
+            device = state.device_by_uid(uid)
+            if device is not None:
+                state.ask_about(device)
+    if state.synced and not was_synced:
+        effects.refresh_all(state)
+
+
+def _silenced(state: PlacementState, event: events.ReportSilenced) -> None:
+    state.silent.add(event.node)
+    nodes.refresh(state, event.node)
+
+
+def _acquired(state: PlacementState, event: events.LeadershipAcquired) -> None:
+    state.epoch = event.epoch
+    state.unfenced.clear()
+    for device in state.all_devices():
+        _note_unfenced(state, device)
+
+
+def _note_unfenced(state: PlacementState, device: Device) -> None:
+    """A device whose grant an older leader may still have under way has to be touched first (J5)."""
+    grantable = pending_order(device) or device.bind_request is not None or device.phase == Phase.LOST
+    if grantable and not holds_units(device) and device.epoch != str(state.epoch):
+        state.unfenced.add(device.uid)
+        state.agenda.put(Question(Topic.FENCE, 0, device.uid))
+
+
+def _lost_lead(state: PlacementState, event: events.LeadershipLost) -> None:
+    state.epoch = None
+    state.unfenced.clear()
+
+
+def _time(state: PlacementState, event: events.TimeReached) -> None:
+    """The entry's time is all there is to know."""
+
+
+def _refused(state: PlacementState, event: events.AdmissionRefused) -> None:
+    """A webhook's refusal explains; it changes nothing."""
+
+
+def _decided(state: PlacementState, event: events.Decided) -> None:
+    decision = msgspec.json.decode(event.decision, type=Decision)
+    for index, write in enumerate(decision.writes):
+        known = state.get(write.kind, write.namespace, write.name)
+        base = None if known is None else msgspec.Raw(msgspec.json.encode(known))
+        identity = f"{state.seq}.{index}"
+        state.pending[write.key] = PendingWrite(write=identity, base=base)
+        state.pending_keys[identity] = (write.kind, write.namespace, write.name, write.key)
+        if write.verb is not Verb.CREATE:
+            effects.replace(state, write.kind, known, decode_object(write.kind, write.after))
+
+
+def _succeeded(state: PlacementState, event: events.WriteSucceeded) -> None:
+    address = state.pending_keys.pop(event.write, None)
+    if address is None:
+        return
+    kind, namespace, name, key = address
+    pending = state.pending.pop(key, None)
+    known = state.get(kind, namespace, name)
+    if pending is None or known is None or known.uid != key:
+        return
+    base = decode_object(kind, pending.base) if pending.base is not None else None
+    if base is not None and _older(event.resource_version, base.resource_version):
+        state.unfenced.discard(key)
+        effects.replace(state, kind, known, base)
+        return
+    landed = known
+    if not event.resource_version:
+        state.stale.add(key)
+    else:
+        state.own_versions[key] = event.resource_version
+        landed = msgspec.structs.replace(known, resource_version=event.resource_version)
+    state.unfenced.discard(key)
+    effects.replace(state, kind, known, landed)
+
+
+def _take_back(state: PlacementState, key: str, *, stale: bool) -> None:
+    """Forget an assumed write: the object is again as last observed."""
+    pending = state.pending.pop(key)
+    address = state.pending_keys.pop(pending.write, None)
+    if address is None:
+        return
+    kind, namespace, name, _ = address
+    known = state.get(kind, namespace, name)
+    if known is not None and known.uid == key and pending.base is not None:
+        if stale:
+            state.stale.add(key)
+        effects.replace(state, kind, known, decode_object(kind, pending.base))
+    else:
+        state.agenda.put(Question(Topic.SETTINGS, 0, ""))
+
+
+def _pending_key(state: PlacementState, write: str) -> str | None:
+    address = state.pending_keys.get(write)
+    if address is None or address[3] not in state.pending:
+        state.pending_keys.pop(write, None)
+        return None
+    return address[3]
+
+
+def _conflicted(state: PlacementState, event: events.WriteConflicted | events.WriteFoundGone) -> None:
+    key = _pending_key(state, event.write)
+    if key is not None:
+        _take_back(state, key, stale=True)
+
+
+def _rejected(state: PlacementState, event: events.WriteRejected) -> None:
+    key = _pending_key(state, event.write)
+    if key is None:
+        return
+    kind, namespace, name, _ = state.pending_keys[event.write]
+    state.rejections[key] = state.now + RETRY_REJECTED_MILLISECONDS
+    _take_back(state, key, stale=False)
+    state.ask_again_at(state.rejections[key], kind, namespace, name)
+
+
+def _dropped(state: PlacementState, event: events.WriteDropped) -> None:
+    key = _pending_key(state, event.write)
+    if key is not None:
+        _take_back(state, key, stale=False)
+
+
+_BRANCHES: dict[type[events.Event], Callable[[PlacementState, Any], None]] = {
+    events.ControllerStarted: _started,
+    events.SettingsLoaded: _settings,
+    events.ObjectObserved: _observed,
+    events.ObjectUnreadable: _unreadable,
+    events.ObjectDeleted: _deleted,
+    events.KindListed: _listed,
+    events.ReportSilenced: _silenced,
+    events.TimeReached: _time,
+    events.LeadershipAcquired: _acquired,
+    events.LeadershipLost: _lost_lead,
+    events.Decided: _decided,
+    events.WriteSucceeded: _succeeded,
+    events.WriteConflicted: _conflicted,
+    events.WriteFoundGone: _conflicted,
+    events.WriteRejected: _rejected,
+    events.WriteDropped: _dropped,
+    events.AdmissionRefused: _refused,
+}

@@ -1,0 +1,147 @@
+"""One node's account kept current: what is on it, what it lacks, and since when.
+
+Owns the refresh of a node after a change, the ghosts (cards that left the report while the node still
+advertises them, C27) and the start of the grace time for missing units (P4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sortedcontainers import SortedSet
+
+from reconciler.core import capacity, coverage, names, units
+from reconciler.core.agenda import Question, Topic
+from reconciler.core.capacity import Units, Usage
+from reconciler.core.device_index import holds_units
+from reconciler.core.objects import Device, Function, GpuNode
+from reconciler.core.state import PlacementState
+
+
+def note_report(state: PlacementState, node: str, old: GpuNode | None, new: GpuNode | None) -> None:
+    """Remember which names the node's agent has spoken of, and count the cards that left its report; `refresh`
+    forgets those ghosts once the node's own number follows (C27)."""
+    if new is None:
+        state.ghosts.pop(node, None)
+        state.spoken.pop(node, None)
+        return
+    state.spoken.setdefault(node, set()).update(names.reported_names(new))
+    if old is None:
+        return
+    ghosts = state.ghosts.setdefault(node, {})
+    for before, after, sign in ((old, new, 1), (new, old, -1)):
+        for function in before.functions:
+            if function.healthy and not any(
+                other.healthy and units.same_function(function, other) for other in after.functions
+            ):
+                for name, count in _serves(function).items():
+                    ghosts[name] = max(0, ghosts.get(name, 0) + sign * count)
+
+
+def _serves(function: Function) -> dict[str, int]:
+    """Units per name that one function serves."""
+    found = {profile.resource_name: profile.used + profile.remaining for profile in function.profiles}
+    if function.resource_name:
+        found[function.resource_name] = 1
+    return found
+
+
+def refresh(state: PlacementState, node: str) -> None:
+    """Recount one node, update the free index and open the questions that follow."""
+    usage = usage_on(state, node)
+    wanted = {*usage.placed, *usage.raw, *state.accounts.get(node, {})}
+    found, report = state.node(node), state.report(node)
+    if found is not None and found.allocatable is not None:
+        wanted.update(name for name in found.allocatable if name in state.effective_names)
+    if report is not None:
+        wanted.update(names.reported_names(report))
+    _cap_ghosts(state, node)
+    before = state.accounts.get(node, {})
+    after = capacity.account(
+        found,
+        report,
+        state.report_fresh(node),
+        usage,
+        state.ghosts.get(node, {}),
+        state.spoken.get(node, frozenset()),
+        sorted(wanted),
+    )
+    if found is None and not any(entry.placed or entry.raw for entry in after.values()):
+        after = {}
+    state.usage[node] = usage
+    state.accounts[node] = after
+    if not after:
+        del state.accounts[node], state.usage[node]
+    for name in sorted({*before, *after}):
+        _publish(state, node, name, before.get(name, Units()), after.get(name, Units()))
+    _check_served(state, node, after)
+
+
+def _publish(state: PlacementState, node: str, name: str, before: Units, after: Units) -> None:
+    if before == after:
+        return
+    known = state.nodes_of.setdefault(name, SortedSet())
+    (known.add if after != Units() else known.discard)(node)
+    for class_name in state.classes_of(name):
+        state.ask_class_soon(class_name)
+    if state.free.set(node, name, after.free) > 0:
+        state.ask_orders(state.classes_of(name))
+
+
+def _check_served(state: PlacementState, node: str, account: Mapping[str, Units]) -> None:
+    question = Question(Topic.NODE, 0, node)
+    for name, entry in account.items():
+        served = state.known_served(node, name) if state.synced else None
+        short = served is not None and entry.placed > served
+        if not short:
+            state.short_since.pop((node, name), None)
+        elif (node, name) not in state.short_since:
+            state.short_since[(node, name)] = state.now
+            state.agenda.put_at(state.now + state.settings.lost_grace, question)
+    if node in state.devices.by_node:
+        state.agenda.put(question)
+
+
+def _cap_ghosts(state: PlacementState, node: str) -> None:
+    ghosts = state.ghosts.get(node)
+    if not ghosts:
+        return
+    found, report = state.node(node), state.report(node)
+    for name in sorted(ghosts):
+        spoken = state.spoken.get(node, frozenset())
+        served = capacity.served(found, report, state.report_fresh(node), spoken, name) if found else None
+        allocatable = (found.allocatable or {}).get(name, 0) if found else 0
+        ghosts[name] = min(ghosts[name], max(0, allocatable - (served or 0)))
+        if not ghosts[name]:
+            del ghosts[name]
+    if not ghosts:
+        del state.ghosts[node]
+
+
+def usage_on(state: PlacementState, node: str, without: frozenset[str] = frozenset()) -> Usage:
+    """What is on a node, leaving out the devices whose uid is in `without` (R8, R9)."""
+    usage = Usage(placed={}, raw={}, requests={}, absent={})
+    by_vmi: dict[tuple[str, str], list[tuple[Device, str]]] = {}
+    for device in state.devices_on(node):
+        if not holds_units(device) or device.uid in without:
+            continue
+        name = state.resource_of(device)
+        assert device.placement is not None
+        usage.placed[name] = usage.placed.get(name, 0) + device.placement.units
+        vmi_name = device.attachment.vmi_name if device.attachment is not None else ""
+        by_vmi.setdefault((device.namespace, vmi_name), []).append((device, name))
+    for uid in sorted(state.gpu_pods_on.get(node, ())):
+        pod = state.pod(uid)
+        if pod is None or pod.terminal:
+            continue
+        for name, amount in pod.requests.items():
+            if name in state.effective_names:
+                usage.requests[name] = usage.requests.get(name, 0) + amount
+        for name, amount in state.raw_capacity.get(uid, {}).items():
+            usage.raw[name] = usage.raw.get(name, 0) + amount
+    for (namespace, vmi_name), devices in sorted(by_vmi.items()):
+        vmi = state.vmi(namespace, vmi_name) if vmi_name else None
+        pods = state.launchers(vmi) if vmi is not None else []
+        for name, amount in coverage.absent_launcher_units(vmi, node, pods, devices).items():
+            usage.absent[name] = usage.absent.get(name, 0) + amount
+    return usage
