@@ -25,6 +25,8 @@ from reconciler.core.vocabulary import (
 _SELECTOR = re.compile(r"([0-9A-Fa-f]{4}):[0-9A-Fa-f]{4}")
 _MAX_QUOTA_LENGTH = 300
 """Characters kept of a quota; no quantity is that long, so a cut one stays unreadable."""
+_MAX_NUMBER_LENGTH = 64
+"""Digits of a number in a release; beyond it neither the journal nor Python's own conversion is sure."""
 _NULL = msgspec.Raw(b"null")
 _SETTINGS = (SETTINGS_RESOURCE_NAMES, SETTINGS_RAW_NAME_POLICY, SETTINGS_MANAGER_USERS)
 
@@ -138,12 +140,20 @@ def read_quotas(values: bytes | msgspec.Raw) -> tuple[dict[str, Any], str]:
         kind = _type_of(value)
         if "/" not in key or kind == "null":
             continue
-        if kind in ("map", "list"):
-            quotas[key] = _article(kind)
-            continue
-        scalar = msgspec.json.decode(value)
-        quotas[key] = scalar[:_MAX_QUOTA_LENGTH] if isinstance(scalar, str) else scalar
+        quotas[key] = _scalar(value, kind)
     return quotas, ""
+
+
+def _scalar(raw: msgspec.Raw, kind: str) -> Any:
+    if kind in ("map", "list"):
+        return _article(kind)
+    if kind == "number" and len(bytes(raw)) > _MAX_NUMBER_LENGTH:
+        return "a number out of range"
+    try:
+        value = msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        return "a number out of range"
+    return value[:_MAX_QUOTA_LENGTH] if isinstance(value, str) else value
 
 
 def _type_of(raw: bytes | msgspec.Raw) -> str:

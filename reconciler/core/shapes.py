@@ -5,6 +5,7 @@ Owns the rule that a field no shape names is skipped unread (J3). Knows no kind;
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, TypeAlias
 
@@ -15,6 +16,10 @@ Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
+_DEPTH = 100
+"""Levels kept by `shallow`: the deepest field the model reads lies on the tenth, the decoder gives up near the
+thousandth, and the API server stores ten thousand."""
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -76,3 +81,22 @@ def from_ms(time: int) -> str:
     insists on and its Time accepts."""
     moment = _EPOCH + timedelta(milliseconds=time)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond:06d}Z"
+
+
+def shallow(body: bytes) -> bytes:
+    """JSON with everything below `_DEPTH` levels left out: a map or list down there stays, empty."""
+    kept = []
+    depth = start = 0
+    for token in _TOKEN.finditer(body):
+        opening = token[0]
+        if opening in (b"{", b"["):
+            depth += 1
+            if depth == _DEPTH:
+                kept.append(body[start : token.end()])
+        elif opening in (b"}", b"]"):
+            if depth == _DEPTH:
+                start = token.start()
+            depth -= 1
+    if depth < _DEPTH:
+        kept.append(body[start:])
+    return b"".join(kept)

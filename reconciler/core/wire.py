@@ -22,7 +22,7 @@ from reconciler.core.bodies import (
     request_body,
 )
 from reconciler.core.objects import GpuNode, Key, Kind, Object
-from reconciler.core.shapes import Meta, Plain, ShapeError, Wire, from_ms, to_ms
+from reconciler.core.shapes import Meta, Plain, ShapeError, Wire, from_ms, shallow, to_ms
 
 __all__ = [
     "Bookmark",
@@ -52,7 +52,7 @@ T = TypeVar("T")
 GONE = 410
 """HTTP status of a resourceVersion the server no longer has (N7)."""
 _EXPIRED_REASONS = ("Expired", "Gone")
-_UNFIT = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ShapeError)
+_UNFIT = (msgspec.DecodeError, UnicodeDecodeError, ShapeError)
 """What decoding or reducing bytes from outside may raise."""
 
 
@@ -162,6 +162,17 @@ def _reader(kind_name: str) -> Reader:
 
 _LOOSE_LINE = msgspec.json.Decoder(WatchLine[msgspec.Raw])
 _LOOSE_LIST = msgspec.json.Decoder(ItemList[msgspec.Raw])
+_PLAIN = msgspec.json.Decoder(Plain)
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
+    """Decode; what is nested too deeply for the decoder is cut far below any field the model reads, so that no
+    tenant's object can make a whole list unreadable (R10)."""
+    try:
+        return decoder.decode(body)
+    except RecursionError:
+        return decoder.decode(shallow(bytes(body)))
 
 
 def decode_line(kind: Kind, line: bytes) -> Line:
@@ -170,7 +181,7 @@ def decode_line(kind: Kind, line: bytes) -> Line:
     everything (C39)."""
     reader = _reader(kind.name)
     try:
-        read = reader.line.decode(line)
+        read = _decode(reader.line, line)
         if read.type in ("ADDED", "MODIFIED"):
             return Changed(reader.reduce(read.object))
     except _UNFIT as error:
@@ -183,7 +194,7 @@ def decode_line(kind: Kind, line: bytes) -> Line:
 def _loose_line(kind: Kind, line: bytes, error: str) -> Line:
     """A line whose object does not fit its kind's shape, or is none."""
     try:
-        read = _LOOSE_LINE.decode(line)
+        read = _decode(_LOOSE_LINE, line)
     except _UNFIT as broken:
         return Unreadable(Key(kind.name, "", ""), "", "", _explained(broken, "$"))
     if read.type == "ERROR":
@@ -218,12 +229,12 @@ def decode_list(kind: Kind, body: bytes) -> Listed:
     does not fit. Raises `WireError` when the body is no list or has no version to watch from."""
     reader = _reader(kind.name)
     try:
-        read = reader.list.decode(body)
+        read = _decode(reader.list, body)
         items: list[Any] = read.items or []
         fits = True
     except _UNFIT:
         try:
-            read = _LOOSE_LIST.decode(body)
+            read = _decode(_LOOSE_LIST, body)
         except _UNFIT as error:
             raise WireError(f"the list of {kind.plural} cannot be read: {_explained(error, '$')}") from None
         items = read.items or []
@@ -251,7 +262,7 @@ def decode_object(kind: Kind, body: bytes | msgspec.Raw) -> Object | Unreadable:
     """One object, as a GET or a write returns it."""
     reader = _reader(kind.name)
     try:
-        return reader.reduce(reader.object.decode(body))
+        return reader.reduce(_decode(reader.object, body))
     except _UNFIT as error:
         return _unreadable(kind, _identity(body), _explained(error, "$"))
 
@@ -263,12 +274,12 @@ def _unreadable(kind: Kind, meta: Meta, error: str) -> Unreadable:
 def _identity(body: bytes | msgspec.Raw) -> Meta:
     """An object's metadata, or as much of its identity as can be read."""
     try:
-        return msgspec.json.decode(body, type=Plain).metadata or Meta()
+        return _decode(_PLAIN, body).metadata or Meta()
     except _UNFIT:
         pass
     try:
-        values = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        metadata = msgspec.json.decode(values["metadata"], type=dict[str, msgspec.Raw])
+        values = _decode(_FIELDS, body)
+        metadata = _decode(_FIELDS, values["metadata"])
     except (*_UNFIT, KeyError):
         return Meta()
     return Meta(
@@ -288,8 +299,6 @@ def _text(values: dict[str, msgspec.Raw], key: str) -> str:
 
 def _explained(error: Exception, root: str) -> str:
     """The error with the field in front: "spec.count: Expected `int`, got `str`"."""
-    if isinstance(error, RecursionError):
-        return "nested too deeply"
     text, separator, path = str(error).rpartition(" - at `")
     if not separator:
         return str(error)

@@ -290,6 +290,10 @@ def test_quota_keys_are_kept_as_written_c13() -> None:
 def test_a_quota_that_is_no_scalar_stays_and_is_refused_later() -> None:
     """R3: it is never skipped; what it holds is not kept (J3)."""
     quotas = {"a/map": {"x": SECRET}, "a/list": [SECRET], "a/long": "9" * 10_000, "a/huge": 10**40}
+    body = json.dumps(obj(spec={"values": {"resourceQuotas": quotas}})).replace(str(10**40), "1e999")
+    out_of_range = wire.decode_object(RELEASE, body.encode())
+    assert isinstance(out_of_range, objects.Release)
+    assert out_of_range.quotas["a/huge"] == "a number out of range"
     found = read(RELEASE, obj(spec={"values": {"resourceQuotas": quotas}}))
     assert found.quotas["a/map"] == "a map"
     assert found.quotas["a/list"] == "a list"
@@ -552,6 +556,25 @@ def test_one_broken_item_spoils_no_list() -> None:
         ("u2", "status"),
         ("", "metadata.uid is missing"),
     ]
+
+
+@pytest.mark.parametrize("depth", [150, 1_100, 9_000])
+@pytest.mark.parametrize("opening", ['{"a":', "[", '{"\\"]}":[0,'])
+def test_a_deeply_nested_object_spoils_no_list(depth: int, opening: str) -> None:
+    """R10, R3: a tenant's value nested deeper than the decoder goes hides neither other tenants nor a budget."""
+    closing = "".join({"{": "}", "[": "]"}[char] for char in reversed(opening) if char in "{[")
+    closing = closing if '"]' not in opening else "]}"
+    deep = opening * depth + "1" + closing * depth
+    meta = json.dumps(META)
+    release = f'{{"spec":{{"values":{{"x":{deep},"resourceQuotas":{{"a/x":1,"a/y":{deep}}}}}}},"metadata":{meta}}}'
+    body = f'{{"items":[{release},{release}],"metadata":{{"resourceVersion":"9"}}}}'.encode()
+    json_type = "a map" if opening.startswith("{") else "a list"
+    listed = wire.decode_list(RELEASE, body)
+    assert [found.quotas for found in listed.objects] == [{"a/x": 1, "a/y": json_type}] * 2
+    changed = wire.decode_line(RELEASE, f'{{"type":"ADDED","object":{release}}}'.encode())
+    assert changed == wire.Changed(listed.objects[0])
+    broken = release.replace('"uid": "u1"', '"uid": 5').encode()
+    assert wire.decode_object(RELEASE, broken).key == Key("HelmRelease", "tenant-a", "x")
 
 
 def test_an_empty_list_may_be_null() -> None:
