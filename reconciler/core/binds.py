@@ -5,15 +5,18 @@ Owns what is written for a yes and for a no. The checks are `checks`', the node 
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
-from reconciler.core import checks, wire
+from reconciler.core import bodies, checks
 from reconciler.core.agenda import Question
 from reconciler.core.checks import Refusal, Start
 from reconciler.core.decisions import Action, Decision, Verb, Write, write
 from reconciler.core.device_index import accepted, answered, holds_units, pending_order
 from reconciler.core.objects import DEVICE, BindAnswer, Condition, Device, Placement
 from reconciler.core.references import TemplateReference
+from reconciler.core.shapes import from_ms
 from reconciler.core.state import PlacementState
 from reconciler.core.vocabulary import CONDITION_HELD, DEVICE_FINALIZER, Outcome, Phase
 
@@ -27,20 +30,27 @@ def status_write(before: Device, after: Device) -> Write:
     body: dict[str, object] = {}
     if after.phase != before.phase:
         body["phase"] = after.phase
+    if after.phase_since != before.phase_since:
+        body["phaseSince"] = from_ms(after.phase_since)
     if after.observed_generation != before.observed_generation:
         body["observedGeneration"] = after.observed_generation
-    parts = (
-        ("attachment", before.attachment, after.attachment, wire.attachment_body),
-        ("bindRequest", before.bind_request, after.bind_request, wire.request_body),
-        ("bindAnswer", before.bind_answer, after.bind_answer, wire.answer_body),
-        ("placement", before.placement, after.placement, wire.placement_body),
-    )
-    for name, old, new, encode in parts:
-        if old != new:
-            body[name] = None if new is None else encode(new)  # type: ignore[operator]
+    if after.attachment != before.attachment:
+        body["attachment"] = bodies.attachment_body(after.attachment)
+    if after.bind_request != before.bind_request:
+        body["bindRequest"] = bodies.request_body(after.bind_request, before.bind_request)
+    if after.bind_answer != before.bind_answer:
+        body["bindAnswer"] = bodies.answer_body(after.bind_answer)
+    if after.placement != before.placement:
+        body["placement"] = bodies.placement_body(after.placement)
     if after.conditions != before.conditions:
-        body["conditions"] = [wire.condition_body(condition) for condition in after.conditions]
+        body["conditions"] = [bodies.condition_body(condition) for condition in after.conditions]
     return write(DEVICE, before, after, Verb.STATUS, {"status": body})
+
+
+def moved(device: Device, phase: Phase, now: int, **fields: Any) -> Device:
+    """The device in another phase, with the time of the move; other fields as given."""
+    since = device.phase_since if device.phase == phase and device.phase_since else now
+    return msgspec.structs.replace(device, phase=phase.value, phase_since=since, **fields)
 
 
 def with_condition(
@@ -84,9 +94,10 @@ def order(state: PlacementState, question: Question) -> Decision | None:
         return _refuse_order(state, device, refusal)
     if DEVICE_FINALIZER not in device.finalizers:
         return guard(device)
-    after = msgspec.structs.replace(
+    after = moved(
         device,
-        phase=Phase.HELD.value,
+        Phase.HELD,
+        state.now,
         observed_generation=device.generation,
         conditions=held(device, True, "Accepted", "the units are held for this order", state.now),
     )
@@ -112,9 +123,10 @@ def guard(device: Device) -> Decision:
 
 
 def _refuse_order(state: PlacementState, device: Device, refusal: Refusal) -> Decision | None:
-    after = msgspec.structs.replace(
+    after = moved(
         device,
-        phase=Phase.PENDING.value,
+        Phase.PENDING,
+        state.now,
         observed_generation=device.generation,
         conditions=held(device, False, refusal.reason.value, refusal.message, state.now),
     )
@@ -195,9 +207,10 @@ def _bind(state: PlacementState, devices: list[Device], node: str) -> Decision:
     writes = []
     for device in devices:
         assert device.bind_request is not None
-        after = msgspec.structs.replace(
+        after = moved(
             device,
-            phase=Phase.BOUND.value,
+            Phase.BOUND,
+            state.now,
             observed_generation=device.generation,
             placement=_placement(device, node, state.now),
             bind_answer=BindAnswer(
@@ -231,10 +244,11 @@ def _refuse_bind(state: PlacementState, devices: list[Device], refusal: Refusal)
     for device in devices:
         assert device.bind_request is not None
         kept = device.placement if device.phase == Phase.LOST else None
-        phase = Phase.ATTACHED.value if device.phase == Phase.BOUND else device.phase
-        after = msgspec.structs.replace(
+        phase = Phase.ATTACHED if device.phase == Phase.BOUND else Phase(device.phase or Phase.PENDING)
+        after = moved(
             device,
-            phase=phase,
+            phase,
+            state.now,
             placement=kept,
             bind_answer=BindAnswer(
                 request_id=device.bind_request.id,

@@ -162,8 +162,8 @@ def holds_would_not_fit(state: PlacementState, order: Order) -> Refusal | None:
         return None
     return Refusal(
         reason=Reason.HOLDS_WOULD_NOT_FIT,
-        message=f"with {order.count} more units of GPU class {order.class_name!r} the orders already held could no "
-        "longer all start, since the free units are spread over too many nodes; order fewer units",
+        message=f"with {order.count} more units of GPU class {order.class_name!r} the orders held already could "
+        "not all start any more, since the free units are spread over too many nodes; order fewer units",
     )
 
 

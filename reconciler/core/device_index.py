@@ -32,7 +32,7 @@ def holds_units(device: Device) -> bool:
 
 def unplaced_hold(device: Device) -> bool:
     """Accepted, on no node yet: its units are held at class level (R9)."""
-    return accepted(device) and device.placement is None and device.deleting is None
+    return accepted(device) and device.placement is None and device.phase != Phase.RELEASING
 
 
 def pending_order(device: Device) -> bool:

@@ -23,9 +23,7 @@ def effective_names(
     mediated entry and every PCI entry of NVIDIA, whether the hoster lists names or not.
     """
     from_table = (
-        device.resource_name
-        for device in permitted
-        if device.mediated or device.vendor.upper() == NVIDIA_VENDOR
+        device.resource_name for device in permitted if device.mediated or device.vendor.upper() == NVIDIA_VENDOR
     )
     return tuple(sorted({*hoster, *class_names, *report_names, *from_table} - {""}))
 

@@ -6,7 +6,7 @@ advertises them, C27) and the start of the grace time for missing units (P4).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from sortedcontainers import SortedSet
 
@@ -108,7 +108,7 @@ def _cap_ghosts(state: PlacementState, node: str) -> None:
         return
     found, report = state.node(node), state.report(node)
     for name in sorted(ghosts):
-        spoken = state.spoken.get(node, frozenset())
+        spoken: Collection[str] = state.spoken.get(node, frozenset())
         served = capacity.served(found, report, state.report_fresh(node), spoken, name) if found else None
         allocatable = (found.allocatable or {}).get(name, 0) if found else 0
         ghosts[name] = min(ghosts[name], max(0, allocatable - (served or 0)))

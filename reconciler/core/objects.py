@@ -61,12 +61,15 @@ class Node(Object, frozen=True, kw_only=True):
 
 
 class Pod(Object, frozen=True, kw_only=True):
-    """`requests`: effective request per extended resource (R6); `memory`: effective memory request."""
+    """`requests`: effective request per extended resource (R6); `memory`: effective memory request. `started`:
+    when the kubelet took it; `finished`: when its last container ended; 0 where that is not known."""
 
     node: str = ""
     phase: str = ""
     requests: dict[str, int] = {}
     memory: int = 0
+    started: int = 0
+    finished: int = 0
     launcher: bool = False
     vmi_name: str = ""
     vmi_uid: str = ""
@@ -160,7 +163,8 @@ class Condition(Model, frozen=True):
 
 
 class Device(Object, frozen=True, kw_only=True):
-    """A GPUDevice (O2). `phase` "" is a device the binder has not looked at yet."""
+    """A GPUDevice (O2). `phase` "" is a device the binder has not looked at yet; `phase_since` is when the binder
+    last moved it to another phase, the moment every replica's usage records agree on (U1)."""
 
     generation: int = 0
     finalizers: tuple[str, ...] = ()
@@ -170,6 +174,7 @@ class Device(Object, frozen=True, kw_only=True):
     count: int = 1
     observed_generation: int = 0
     phase: str = ""
+    phase_since: int = 0
     attachment: Attachment | None = None
     bind_request: BindRequest | None = None
     bind_answer: BindAnswer | None = None
@@ -295,17 +300,14 @@ KUBEVIRT = Kind("KubeVirt", "kubevirt.io", "v1", "kubevirts", True, KubeVirt, fo
 RELEASE = Kind("HelmRelease", "helm.toolkit.fluxcd.io", "v2", "helmreleases", True, Release, foreign=True)
 
 KINDS: dict[str, Kind] = {
-    kind.name: kind
-    for kind in (NODE, POD, NAMESPACE, SETTINGS, CLASS, DEVICE, GPU_NODE, VMI, KUBEVIRT, RELEASE)
+    kind.name: kind for kind in (NODE, POD, NAMESPACE, SETTINGS, CLASS, DEVICE, GPU_NODE, VMI, KUBEVIRT, RELEASE)
 }
 """Every kind whose first list precedes any decision (R9)."""
 
 LEASE = Kind("Lease", "coordination.k8s.io", "v1", "leases", True, Object)
 EVENT = Kind("Event", "events.k8s.io", "v1", "events", True, Object)
 TOKEN_REVIEW = Kind("TokenReview", "authentication.k8s.io", "v1", "tokenreviews", False, Object)
-ACCESS_REVIEW = Kind(
-    "SubjectAccessReview", "authorization.k8s.io", "v1", "subjectaccessreviews", False, Object
-)
+ACCESS_REVIEW = Kind("SubjectAccessReview", "authorization.k8s.io", "v1", "subjectaccessreviews", False, Object)
 
 
 class Settings(Model, frozen=True):

@@ -110,6 +110,7 @@ class DeviceSpec(Wire, frozen=True):
 class DeviceStatus(Wire, frozen=True):
     observed_generation: int = 0
     phase: Phase | None = None
+    phase_since: Time | None = None
     attachment: AttachmentWire | None = None
     bind_request: BindRequestWire | None = None
     bind_answer: BindAnswerWire | None = None
@@ -138,6 +139,7 @@ def device(wire: DeviceWire) -> objects.Device:
         count=spec.count,
         observed_generation=status.observed_generation,
         phase=str(status.phase or ""),
+        phase_since=ms(status.phase_since),
         attachment=_attachment(status.attachment),
         bind_request=_request(status.bind_request),
         bind_answer=_answer(status.bind_answer),

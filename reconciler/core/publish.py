@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from reconciler.core import names, wire
+from reconciler.core import bodies, names
 from reconciler.core.agenda import Question
 from reconciler.core.binds import with_condition
 from reconciler.core.decisions import Action, Decision, Verb, Write, write
@@ -43,7 +43,7 @@ def gpu_class(state: PlacementState, question: Question) -> Decision | None:
         "observedGeneration": after.observed_generation,
         "units": _all_fields(after.units),
         "largestFree": _all_fields(after.largest_free),
-        "conditions": [wire.condition_body(condition) for condition in after.conditions],
+        "conditions": [bodies.condition_body(condition) for condition in after.conditions],
     }
     return Decision(
         action=Action.PUBLISH_CLASS,

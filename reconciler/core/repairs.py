@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from reconciler.core.agenda import Question, Topic
-from reconciler.core.binds import held, status_write, subject
+from reconciler.core.binds import held, moved, status_write, subject
 from reconciler.core.decisions import Action, Decision, Verb, write
 from reconciler.core.device_index import accepted, holds_units
 from reconciler.core.objects import DEVICE, Device
@@ -56,27 +56,46 @@ def device(state: PlacementState, question: Question) -> Decision | None:
 
 
 def _deleted(state: PlacementState, found: Device) -> Decision | None:
+    """Releasing while its VMI uses the units; then the units are given back, in a status every replica sees; then
+    our finalizer goes (O2, U1)."""
     if DEVICE_FINALIZER not in found.finalizers:
         return None
     if holds_units(found) and _vmi_lives(state, found):
         if found.phase == Phase.RELEASING:
             return None
-        after = msgspec.structs.replace(found, phase=Phase.RELEASING.value)
-        return Decision(
-            action=Action.AWAIT,
-            kind=DEVICE.name,
-            subject=subject(found),
-            message="deleted; it goes when its VMI has ended",
-            writes=(status_write(found, after),),
+        after = moved(found, Phase.RELEASING, state.now)
+        return _releasing(found, after, Action.AWAIT, "deleted; it goes when its VMI has ended")
+    released = found.phase == Phase.RELEASING and found.attachment is None and found.placement is None
+    if accepted(found) and not released:
+        after = msgspec.structs.replace(
+            found,
+            phase=Phase.RELEASING.value,
+            phase_since=state.now,
+            attachment=None,
+            bind_request=None,
+            bind_answer=None,
+            placement=None,
         )
+        return _releasing(found, after, Action.RELEASE, "deleted")
     rest = tuple(name for name in found.finalizers if name != DEVICE_FINALIZER)
-    after = msgspec.structs.replace(found, finalizers=rest, placement=None, phase=Phase.RELEASING.value)
+    after = msgspec.structs.replace(found, finalizers=rest)
     return Decision(
         action=Action.FINALIZE,
         kind=DEVICE.name,
         subject=subject(found),
         message="its units are released",
         writes=(write(DEVICE, found, after, Verb.PATCH, {"metadata": {"finalizers": list(rest)}}),),
+    )
+
+
+def _releasing(found: Device, after: Device, action: Action, message: str) -> Decision:
+    return Decision(
+        action=action,
+        kind=DEVICE.name,
+        subject=subject(found),
+        node=found.placement.node if found.placement is not None else "",
+        message=message,
+        writes=(status_write(found, after),),
     )
 
 
@@ -141,10 +160,10 @@ def _unbroken(state: PlacementState, found: Device) -> Decision | None:
 
 
 def _release(state: PlacementState, found: Device, why: str) -> Decision:
-    phase = Phase.HELD if accepted(found) else Phase.PENDING
-    after = msgspec.structs.replace(
+    after = moved(
         found,
-        phase=phase.value,
+        Phase.HELD if accepted(found) else Phase.PENDING,
+        state.now,
         attachment=None,
         bind_request=None,
         bind_answer=None,
@@ -201,9 +220,10 @@ def _lose(state: PlacementState, node_name: str, name: str) -> Decision | None:
         return None
     assert loser.placement is not None
     message = f"node {node_name} serves {served} {name} and {placed} are placed there"
-    after = msgspec.structs.replace(
+    after = moved(
         loser,
-        phase=Phase.LOST.value,
+        Phase.LOST,
+        state.now,
         conditions=held(loser, False, "NodeServesFewer", message, state.now),
     )
     return Decision(
@@ -241,9 +261,10 @@ def _restore(state: PlacementState, node_name: str, name: str) -> Decision | Non
             continue
         if not _room_again(state, found, node_name, name):
             continue
-        after = msgspec.structs.replace(
+        after = moved(
             found,
-            phase=Phase.BOUND.value,
+            Phase.BOUND,
+            state.now,
             conditions=held(found, True, "Bound", f"the units are on node {node_name}", state.now),
         )
         return Decision(

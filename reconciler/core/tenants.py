@@ -178,9 +178,7 @@ def parse_budgets(
     return Budgets(limits, unreadable, tuple(unmatched), error)
 
 
-def _budget_key(
-    written: str, class_names: Container[str], effective_names: frozenset[str]
-) -> BudgetKey | None:
+def _budget_key(written: str, class_names: Container[str], effective_names: frozenset[str]) -> BudgetKey | None:
     bare = _without_prefix(written)
     class_name = bare.removeprefix(CLASS_BUDGET_PREFIX)
     if class_name != bare and class_name in class_names:

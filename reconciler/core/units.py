@@ -154,9 +154,7 @@ def served(node: Node, report: GpuNode | None, report_fresh: bool, name: str) ->
 
 
 def _serves(function: Function, name: str) -> int:
-    slots = sum(
-        profile.used + profile.remaining for profile in function.profiles if profile.resource_name == name
-    )
+    slots = sum(profile.used + profile.remaining for profile in function.profiles if profile.resource_name == name)
     return slots + (function.resource_name == name)
 
 

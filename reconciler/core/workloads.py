@@ -14,7 +14,7 @@ from typing import TypeAlias
 from msgspec import field
 
 from reconciler.core import objects, units
-from reconciler.core.shapes import Meta, ShapeError, Wire, common
+from reconciler.core.shapes import Meta, ShapeError, Time, Wire, common, ms
 from reconciler.core.vocabulary import (
     CREATED_BY_LABEL,
     DEVICES_LABEL,
@@ -141,8 +141,22 @@ class PodSpec(Wire, frozen=True):
     resources: Resources | None = None
 
 
+class Terminated(Wire, frozen=True):
+    finished_at: Time | None = None
+
+
+class ContainerState(Wire, frozen=True):
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(Wire, frozen=True):
+    state: ContainerState | None = None
+
+
 class PodStatus(Wire, frozen=True):
     phase: str = ""
+    start_time: Time | None = None
+    container_statuses: tuple[ContainerStatus, ...] | None = None
 
 
 class PodWire(Wire, frozen=True):
@@ -152,7 +166,7 @@ class PodWire(Wire, frozen=True):
 
 
 def pod(wire: PodWire) -> objects.Pod:
-    meta, spec = wire.metadata or PodMeta(), wire.spec or PodSpec()
+    meta, spec, status = wire.metadata or PodMeta(), wire.spec or PodSpec(), wire.status or PodStatus()
     labels = meta.labels or PodLabels()
     owner = next((owner for owner in meta.owner_references or () if owner.kind == _OWNER_KIND), Owner())
     requests = pod_requests(spec)
@@ -160,13 +174,23 @@ def pod(wire: PodWire) -> objects.Pod:
     return objects.Pod(
         **common(meta),
         node=spec.node_name,
-        phase=wire.status.phase if wire.status else "",
+        phase=status.phase,
         requests=requests,
         memory=memory,
+        started=ms(status.start_time),
+        finished=_finished(status),
         launcher=labels.kubevirt == LAUNCHER,
         vmi_name=(meta.annotations or PodAnnotations()).domain or owner.name,
         vmi_uid=labels.created_by or owner.uid,
     )
+
+
+def _finished(status: PodStatus) -> int:
+    """When the last container of a finished pod ended, 0 where that is not told."""
+    if status.phase not in ("Succeeded", "Failed"):
+        return 0
+    states = [found.state.terminated for found in status.container_statuses or () if found.state is not None]
+    return max((ms(state.finished_at) for state in states if state is not None), default=0)
 
 
 def pod_requests(spec: PodSpec) -> dict[str, int]:

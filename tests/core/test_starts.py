@@ -17,7 +17,6 @@ from reconciler.core.objects import (
     Constraints,
     Device,
     Function,
-    GpuNode,
     Taint,
     Toleration,
     Vmi,
