@@ -27,6 +27,8 @@ VACUUMED_PAGES = 10_000
 _BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 """SQLITE_ERROR among them: our statements are fixed, so a missing table or column is the file's fault."""
 
+_NO_INDEX = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+
 
 class Connection:
     """Raises `JournalDamaged` where SQLite finds the file broken, `JournalError` for everything else (a full
@@ -57,10 +59,10 @@ class Connection:
         reader = self._connect("mode=ro")
         try:
             reader.execute("SELECT count(*) FROM sqlite_master")
-        except sqlite3.DatabaseError as error:
-            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
-                return reader
+        except BaseException as error:
             reader.close()
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _NO_INDEX:
+                raise
             with suppress(FileNotFoundError):
                 if os.stat(f"{self.path}-wal").st_size:
                     raise JournalError(
@@ -105,9 +107,7 @@ class Connection:
         """WAL and a sync at every commit: what was acknowledged survives a power failure (J1)."""
         mode = self.value("PRAGMA journal_mode = WAL")
         if mode != "wal":
-            raise JournalError(
-                f"journal {self.path} needs a local file system with WAL, this one offers {mode}"
-            )
+            raise JournalError(f"journal {self.path} needs a local file system with WAL, this one offers {mode}")
         self.rows("PRAGMA synchronous = FULL")
         self.rows(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
 
@@ -161,6 +161,9 @@ class Connection:
             if undecodable or (code is not None and code & 0xFF in _BROKEN):
                 raise JournalDamaged(self.path, str(error)) from error
             raise JournalError(f"journal {self.path}: {error}") from error
+        except UnicodeDecodeError as error:
+            # sqlite3 quotes a broken schema in its message and fails to decode that
+            raise JournalDamaged(self.path, f"its schema cannot be read: {error.reason}") from error
 
     def check_open(self) -> None:
         if self._closed:

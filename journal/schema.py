@@ -7,13 +7,16 @@ byte in a value.
 
 from __future__ import annotations
 
-import zlib
+import struct
 from collections.abc import Callable
+from zlib import crc32
 
 from sqlite_utils import Database
 
 from journal.files import APPLICATION_ID
 from journal.store import JournalDamaged, JournalError, JournalTooNew
+
+_FOUR = struct.Struct(">4q").pack
 
 
 def _entries_and_snapshots(db: Database) -> None:
@@ -80,10 +83,11 @@ def version(db: Database, path: str) -> int:
 
 
 def entry_crc(seq: int, batch: int, at: int, kind: bytes, version: int, payload: bytes) -> int:
-    """CRC-32 of an entry's row. Raises TypeError for columns of another type."""
-    return zlib.crc32(payload, zlib.crc32(b"%d %d %d %b %d " % (seq, batch, at, kind, version)))
+    """CRC-32 over seq, batch, at and version (8 bytes each, big-endian), kind and payload. Raises TypeError
+    or `struct.error` for columns of another type."""
+    return crc32(payload, crc32(kind, crc32(_FOUR(seq, batch, at, version))))
 
 
 def snapshot_crc(seq: int, batch: int, at: int, build: bytes, payload: bytes) -> int:
-    """CRC-32 of a snapshot's row, its payload as compressed."""
-    return zlib.crc32(payload, zlib.crc32(b"%d %d %d %b " % (seq, batch, at, build)))
+    """CRC-32 over seq, batch, at and the build's length (8 bytes each), build and compressed payload."""
+    return crc32(payload, crc32(build, crc32(_FOUR(seq, batch, at, len(build)))))

@@ -8,6 +8,7 @@ that is not whole is told by a `JournalError`, never by a wrong entry.
 from __future__ import annotations
 
 import os
+import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -47,9 +48,9 @@ _ENTRY = "seq, batch, at, CAST(kind AS BLOB), version, CAST(payload AS BLOB), cr
 _SNAPSHOT = "seq, batch, at, CAST(build AS BLOB), payload, crc"
 _PAGE = f"SELECT {_ENTRY} FROM entries WHERE seq >= ? AND seq <= ? ORDER BY seq LIMIT {PAGE_ENTRIES}"
 _INSERT = (
-    "INSERT INTO entries (seq, batch, at, kind, version, payload, crc) "
-    "VALUES (?, ?, ?, ?, ?, CAST(? AS TEXT), ?)"
+    "INSERT INTO entries (seq, batch, at, kind, version, payload, crc) VALUES (?, ?, ?, ?, ?, CAST(? AS TEXT), ?)"
 )
+_MOMENT = "SELECT batch, at FROM entries WHERE seq = ?1 UNION ALL SELECT batch, at FROM snapshots WHERE seq = ?1"
 
 
 class SqliteJournal:
@@ -166,7 +167,7 @@ class SqliteJournal:
         compressed = zlib.compress(payload, 1)
         with self._connection.mutex:
             self._connection.check_writable()
-            rows = self._connection.rows("SELECT batch, at FROM entries WHERE seq = ?", (seq,))
+            rows = self._connection.rows(_MOMENT, (seq,))
             if not rows:
                 raise no_such_entry(seq, self.first_seq, self.last_seq)
             batch, at = rows[0][0], max(at, rows[0][1])
@@ -277,25 +278,21 @@ class SqliteJournal:
             return Entry(seq, batch, at, decode(kind.decode(), version, payload))
         except UnknownEventError as error:
             raise JournalTooNew(self.path, f"entry {seq}: {error}") from error
-        except (TypeError, ValueError, LookupError, msgspec.MsgspecError) as error:
+        except (TypeError, ValueError, LookupError, struct.error, msgspec.MsgspecError) as error:
             raise JournalDamaged(self.path, f"it cannot be decoded: {error}", seq=seq) from error
 
     def _snapshot(self, row: Sequence[Any]) -> Snapshot:
         seq, batch, at, build, payload, crc = row
         try:
             if schema.snapshot_crc(seq, batch, at, build, payload) != crc:
-                raise JournalDamaged(
-                    self.path, f"the check sum of the snapshot of entry {seq} does not match"
-                )
+                raise JournalDamaged(self.path, f"the check sum of the snapshot of entry {seq} does not match")
             return Snapshot(seq, batch, at, build.decode(), zlib.decompress(payload))
-        except (TypeError, ValueError, zlib.error) as error:
+        except (TypeError, ValueError, struct.error, zlib.error) as error:
             raise JournalDamaged(self.path, f"the snapshot of entry {seq} cannot be read: {error}") from error
 
     def _gap(self, seq: int) -> JournalError:
         first = self.first_seq
-        return (
-            JournalPruned(seq, first) if seq < first else JournalDamaged(self.path, "it is missing", seq=seq)
-        )
+        return JournalPruned(seq, first) if seq < first else JournalDamaged(self.path, "it is missing", seq=seq)
 
 
 def _row_of(entry: Entry) -> tuple[int, int, int, str, int, bytes, int]:

@@ -137,7 +137,7 @@ class Journal(Protocol):
 
     def snapshot(self, seq: int, at: int, payload: bytes, *, build: str) -> None:
         """Keeps the state after entry `seq`, in place of an earlier snapshot of the same entry. ValueError
-        where the entry cannot be read (never written, or pruned)."""
+        where neither is there (never written, or pruned)."""
         ...
 
     def nearest_snapshot(self, seq: int | None = None, at: int | None = None) -> Snapshot | None:
@@ -233,10 +233,12 @@ class MemoryJournal:
 
     def snapshot(self, seq: int, at: int, payload: bytes, *, build: str) -> None:
         self._check_open()
-        if not self.first_seq <= seq <= self.last_seq:
+        known: Entry | Snapshot | None = self.nearest_snapshot(seq)
+        if self.first_seq <= seq <= self.last_seq:
+            known = self._entries[seq - self.first_seq]
+        if known is None or known.seq != seq:
             raise no_such_entry(seq, self.first_seq, self.last_seq)
-        entry = self._entries[seq - self.first_seq]
-        taken = Snapshot(seq, entry.batch, max(at, entry.at), build, payload)
+        taken = Snapshot(seq, known.batch, max(at, known.at), build, payload)
         kept = [snapshot for snapshot in self._snapshots if snapshot.seq != seq]
         self._snapshots = sorted([*kept, taken], key=lambda snapshot: snapshot.seq)
 
