@@ -146,6 +146,7 @@ def test_O4_printer_columns_read_fields_that_exist(kind):
     columns = load(kind)["spec"]["versions"][0]["additionalPrinterColumns"]
     assert "Age" in [column["name"] for column in columns]
     for column in columns:
+        assert isinstance(column["name"], str), "YAML reads a bare On or No as a truth value"
         path = column["jsonPath"].removeprefix(".").split("[")[0]
         if path.startswith("metadata."):
             continue
