@@ -81,8 +81,9 @@ class FakeApi:
         del self.objects[collection(kind)]
 
     async def put(
-        self, kind: Kind, name: str, namespace: str = "", *, uid: str = "", **body: Any
+        self, kind: Kind, name: str, namespace: str = "", *, uid: str = "", told: bool = True, **body: Any
     ) -> dict[str, Any]:
+        """Create or replace an object; `told` False: behind the back of every watch."""
         known = self.objects[collection(kind)].get((namespace, name))
         self.version += 1
         metadata = {
@@ -97,7 +98,7 @@ class FakeApi:
         item = {"metadata": metadata, **body}
         self.objects[collection(kind)][(namespace, name)] = item
         if told:
-            await self.say(kind, {"type": "MODIFIED" if known else "ADDED", "object": item})
+            await self._record(kind, {"type": "MODIFIED" if known else "ADDED", "object": item})
         return item
 
     async def remove(self, kind: Kind, name: str, namespace: str = "", *, told: bool = True) -> None:
@@ -105,10 +106,14 @@ class FakeApi:
         self.version += 1
         item["metadata"]["resourceVersion"] = str(self.version)
         if told:
-            await self.say(kind, {"type": "DELETED", "object": item})
+            await self._record(kind, {"type": "DELETED", "object": item})
 
     async def say(self, kind: Kind, line: Any) -> None:
-        """Put a line into the history: sent to whoever watches from before it."""
+        """Put any line into the history, under a version of its own."""
+        self.version += 1
+        await self._record(kind, line)
+
+    async def _record(self, kind: Kind, line: Any) -> None:
         self.history[collection(kind)].append((self.version, msgspec.json.encode(line) + b"\n"))
         await self.wake()
 
