@@ -1,0 +1,390 @@
+"""A webhook's side of the bind protocol (B1, B3, B4, B5): ask for a set of devices, wait, take it or undo.
+
+Owns the order of the writes and what is done about each of their outcomes. The binder decides; the channel is
+GPUDevice status, so the webhook and the leader may run in different replicas. Neighbours: `sets` (where a device
+stands), `undo` (taking it back), `reader` (cache or GET).
+
+Invariant: whoever wrote attachments of a request takes them back unless its answer is Bound. A crash in between
+is the binder's to repair: it releases an attachment whose VMI never appeared (P5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from reconciler.cluster import AlreadyExists, Cluster, Conflict, NotFound, Unavailable
+from reconciler.core import fitting, wire
+from reconciler.core.objects import DEVICE, Attachment, BindAnswer, BindRequest, Device
+from reconciler.core.references import TemplateReference
+from reconciler.core.vocabulary import (
+    API_VERSION,
+    DEVICE_FINALIZER,
+    TEMPLATE_LABEL,
+    TRUE,
+    Outcome,
+    Phase,
+    Reason,
+)
+from webhooks.clock import Clock
+from webhooks.reader import DeviceReader, decode_device
+from webhooks.review import Denied
+from webhooks.sets import DeviceSet, Stand, Standing, belongs, held_by_earlier, standing_of
+from webhooks.undo import Undo
+from webhooks.view import CheckDevice, CheckStart, View
+
+LOOK_SECONDS = 0.025
+"""Between two looks into the cache; costs nothing but a wake-up."""
+READ_EVERY = 10
+"""Looks between two GETs of the devices whose answer the cache does not show: one read each 250 ms."""
+ATTEMPTS = 3
+"""Versions of one device we decide on before we give way: the binder writes to it at most twice meanwhile."""
+
+
+class _LookAgain(Exception):
+    """Something else has the set now; where its devices stand has to be seen anew."""
+
+
+class BindClient:
+    """Gets sets of devices placed. One instance serves all requests of a replica.
+
+    `new_id`: fresh request ids. `on_bind(outcome, seconds)`: one start is over, outcome `Bound` or a reason (N4).
+    `on_conflict()`: a device had moved on.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        view: View,
+        *,
+        check_start: CheckStart,
+        check_device: CheckDevice,
+        new_id: Callable[[], str],
+        clock: Clock | None = None,
+        on_bind: Callable[[str, float], None] = lambda outcome, seconds: None,
+        on_conflict: Callable[[], None] = lambda: None,
+        log: Any = None,
+    ) -> None:
+        self._cluster = cluster
+        self._view = view
+        self._reader = DeviceReader(cluster, view)
+        self._check_start = check_start
+        self._check_device = check_device
+        self._new_id = new_id
+        self._clock = clock or Clock()
+        self._on_bind = on_bind
+        self._on_conflict = on_conflict
+        self._log = log or structlog.get_logger("webhooks.binding")
+        self._undoing: set[asyncio.Task[None]] = set()
+
+    async def bind(self, wanted: DeviceSet, *, seconds: float, dry_run: bool) -> None:
+        """Returns when every device of the set is placed for this VMI (dry run: when nothing speaks against it,
+        B5). Takes a recent start of the same VMI as its own and then writes nothing (B4). Raises `Denied`;
+        whatever was written by then is being undone (B3)."""
+        begun = self._clock.monotonic()
+        until = begun + seconds
+        try:
+            done = await self._attempt(wanted, until, dry_run, doubt=False)
+            while not done:
+                if self._clock.monotonic() >= until:
+                    raise _late(wanted)
+                done = await self._attempt(wanted, until, dry_run, doubt=True)
+        except Denied as denied:
+            self._on_bind(denied.reason, self._clock.monotonic() - begun)
+            raise
+        if not dry_run:
+            self._on_bind(Outcome.BOUND, self._clock.monotonic() - begun)
+
+    async def finish_undoing(self) -> None:
+        """Wait for what is being undone in the background: at shutdown, before the loop ends (N1)."""
+        while self._undoing:
+            await asyncio.gather(*self._undoing, return_exceptions=True)
+
+    async def _attempt(self, wanted: DeviceSet, until: float, dry_run: bool, *, doubt: bool) -> bool:
+        """One try from looking to binding; False: look again. `doubt`: the cache has been wrong before."""
+        devices, standings = await self._look(wanted, doubt)
+        requested = sorted({s.request_id for s in standings.values() if s.stand is Stand.REQUESTED})
+        if requested:
+            return await self._follow(wanted, requested[0], until, dry_run)
+        busy = sorted(name for name, found in standings.items() if found.stand is Stand.RELEASING)
+        if busy:
+            denied = Denied(
+                Reason.DEVICE_ATTACHED,
+                f"GPUDevice {wanted.namespace}/{busy[0]} is still being released from an earlier run of "
+                f"{wanted.vmi}; try again in a moment",
+            )
+            await self._pause(0.0 if dry_run else until, denied, LOOK_SECONDS * READ_EVERY)
+            return False
+        held = [device for name in wanted.held if (device := devices[name]) is not None]
+        refusal = self._check_start(
+            wanted.namespace, wanted.vmi_name, held, tuple(wanted.templates.values()), wanted.constraints
+        )
+        if refusal is not None:
+            raise Denied(refusal.reason, refusal.message)
+        if dry_run:
+            return True
+        return await self._request(wanted, devices, until)
+
+    # Looking
+
+    async def _look(self, wanted: DeviceSet, doubt: bool) -> tuple[dict[str, Device | None], dict[str, Standing]]:
+        """Where every device stands. The cache is believed only where it says that the whole set is free: every
+        write is conditional on the version it showed. A doubt is settled by GET."""
+        earlier = self._left_attached(wanted)
+        if not wanted.templates and earlier is None and not doubt:
+            devices: dict[str, Device | None] = {n: self._reader.cached(wanted.namespace, n) for n in wanted.held}
+            try:
+                standings = self._standings(wanted, devices)
+            except Denied:
+                standings = {}
+            if standings and all(found.stand is Stand.FREE for found in standings.values()):
+                return devices, standings
+        if earlier is not None:
+            current = await self._reader.read(wanted.namespace, earlier.name)
+            if current is not None and current.attachment == earlier.attachment:
+                raise held_by_earlier(wanted, earlier.name)
+        devices = await self._reader.read_all(wanted.namespace, wanted.names)
+        return devices, self._standings(wanted, devices)
+
+    def _standings(self, wanted: DeviceSet, devices: dict[str, Device | None]) -> dict[str, Standing]:
+        return {
+            name: standing_of(wanted, name, devices[name], self._view.seen_vmis, self._check_device)
+            for name in wanted.names
+        }
+
+    def _left_attached(self, wanted: DeviceSet) -> Device | None:
+        """A device outside the set that a start of the same name attached, whose VMI never came: the new VMI
+        would keep it for its whole life."""
+        for device in self._view.devices_of_vmi(wanted.namespace, wanted.vmi_name):
+            assert device.attachment is not None
+            seen = self._view.seen_vmis.get(device.uid, "").startswith(f"{device.attachment.request_id}/")
+            if device.name not in wanted.names and device.deleting is None and not seen:
+                return device
+        return None
+
+    async def _pause(self, until: float, late: Denied, seconds: float = LOOK_SECONDS) -> None:
+        if self._clock.monotonic() + seconds >= until:
+            raise late
+        await self._clock.sleep(seconds)
+
+    # Another start of the same VMI
+
+    async def _follow(self, wanted: DeviceSet, request_id: str, until: float, dry_run: bool) -> bool:
+        """Take the answer of a request that this VMI made before, without owning its undo (B4, C17, C21). False:
+        that request is gone."""
+        late = Denied(
+            Reason.BIND_TIMEOUT,
+            f"an earlier start of {wanted.vmi} has not been answered yet; try again in a moment",
+        )
+        while True:
+            devices = await self._reader.read_all(wanted.namespace, wanted.names)
+            ours = [name for name in wanted.names if belongs(wanted, devices[name], request_id)]
+            if not ours:
+                return False
+            present = [device for device in devices.values() if device is not None]
+            if len(ours) == wanted.size:
+                answers = [_answer(device, request_id) for device in present]
+                node = self._verdict([answer for answer in answers if answer is not None], wanted.size)
+                if node:
+                    self._check_recent(wanted, present, node)
+                    return True
+            if dry_run:
+                return True
+            await self._pause(until, late, LOOK_SECONDS * READ_EVERY)
+
+    def _check_recent(self, wanted: DeviceSet, devices: list[Device], node_name: str) -> None:
+        """An answer is taken as one's own only while it is fresh and its node still suits the VMI (B4)."""
+        for device in devices:
+            answer = device.bind_answer
+            age = self._clock.now() - (answer.answered_at if answer is not None else 0)
+            if (
+                age > self._view.settings.attach_grace
+                or device.phase != Phase.BOUND
+                or device.deleting is not None
+            ):
+                raise held_by_earlier(wanted, device.name)
+        node = self._view.node(node_name)
+        if node is not None and fitting.why_not(node, wanted.constraints, wanted.constraints.memory) is not None:
+            raise held_by_earlier(wanted, devices[0].name)
+
+    # A request of our own
+
+    async def _request(self, wanted: DeviceSet, devices: dict[str, Device | None], until: float) -> bool:
+        request = BindRequest(
+            id=self._new_id(),
+            vmi_name=wanted.vmi_name,
+            set_size=wanted.size,
+            constraints=wanted.constraints,
+            requested_at=self._clock.now(),
+        )
+        undo = Undo(self._cluster, self._reader, self._clock, wanted, request.id, self._on_conflict)
+        log = self._log.bind(request_id=request.id, vmi=wanted.vmi)
+        log.info("bind requested", devices=list(wanted.names))
+        try:
+            await self._make_templates(wanted, devices, undo)
+            for name in wanted.names:
+                undo.touched.append(name)
+                await self._attach(wanted, name, devices[name], request, undo)
+            node = await self._wait(wanted, request.id, until)
+        except _LookAgain:
+            undo.made.clear()  # whoever has the set now uses the templates too
+            await asyncio.shield(self._spawn(undo))
+            return False
+        except BaseException as error:
+            log.info("bind undone", why=type(error).__name__, reason=getattr(error, "reason", ""))
+            undoing = self._spawn(undo)
+            if not isinstance(error, asyncio.CancelledError):
+                await asyncio.shield(undoing)
+            raise
+        log.info("bind answered", node=node)
+        return True
+
+    def _spawn(self, undo: Undo) -> asyncio.Task[None]:
+        """Undo in a task of its own: a cancelled request must not cancel it."""
+        task = asyncio.create_task(undo.run(), name=f"undo {undo.request_id}")
+        self._undoing.add(task)
+        task.add_done_callback(self._undoing.discard)
+        return task
+
+    async def _make_templates(self, wanted: DeviceSet, devices: dict[str, Device | None], undo: Undo) -> None:
+        for name, template in wanted.templates.items():
+            if devices[name] is not None:
+                continue
+            undo.made[name] = ""
+            try:
+                raw = await undo.send(
+                    self._cluster.create(DEVICE, wanted.namespace, template_body(wanted.namespace, name, template))
+                )
+            except AlreadyExists:
+                del undo.made[name]
+                raise _LookAgain from None
+            made = decode_device(raw)
+            undo.made[name] = made.uid
+            devices[name] = made
+
+    async def _attach(
+        self, wanted: DeviceSet, name: str, device: Device | None, request: BindRequest, undo: Undo
+    ) -> None:
+        """Write attachment and request to one device. A conflict is no reason to try again blindly: the device
+        is read and has to be free still (B1, B6)."""
+        attachment = Attachment(wanted.vmi_name, request.id, request.requested_at)
+        for _ in range(ATTEMPTS):
+            if device is None:
+                raise _LookAgain
+            try:
+                body = attach_body(device, attachment, request)
+                await undo.send(self._cluster.patch(DEVICE, wanted.namespace, name, body, subresource="status"))
+                return
+            except Conflict:
+                self._on_conflict()
+            except (NotFound, Unavailable):
+                pass
+            device = await self._reader.read(wanted.namespace, name)
+            if device is not None and _carries(device, request.id):
+                return
+            if self._standings_one(wanted, name, device).stand is not Stand.FREE:
+                raise _LookAgain
+        raise Denied(
+            Reason.DEVICE_ATTACHED,
+            f"GPUDevice {wanted.namespace}/{name} is being changed by someone else; try again in a moment",
+        )
+
+    def _standings_one(self, wanted: DeviceSet, name: str, device: Device | None) -> Standing:
+        return standing_of(wanted, name, device, self._view.seen_vmis, self._check_device)
+
+    async def _wait(self, wanted: DeviceSet, request_id: str, until: float) -> str:
+        """The node, once every device carries a Bound answer to this request (B3). Raises `Denied` when it is
+        refused, late, or when a device is gone."""
+        answers: dict[str, BindAnswer] = {}
+        look = 0
+        while True:
+            for name in wanted.names:
+                cached = self._reader.cached(wanted.namespace, name)
+                if cached is not None and (found := _answer(cached, request_id)) is not None:
+                    answers[name] = found
+            missing = [name for name in wanted.names if name not in answers]
+            if missing and look % READ_EVERY == READ_EVERY - 1:
+                for name, device in (await self._read_if_possible(wanted.namespace, missing)).items():
+                    self._still_ours(wanted, name, device, request_id)
+                    if device is not None and (found := _answer(device, request_id)) is not None:
+                        answers[name] = found
+            node = self._verdict(list(answers.values()), wanted.size)
+            if node:
+                return node
+            if len(answers) == wanted.size:
+                answers.clear()  # two answers of a request decided anew: the later one is still on its way
+            look += 1
+            await self._pause(until, _late(wanted))
+
+    async def _read_if_possible(self, namespace: str, names: list[str]) -> dict[str, Device | None]:
+        try:
+            return await self._reader.read_all(namespace, names)
+        except Unavailable:
+            return {}
+
+    def _still_ours(self, wanted: DeviceSet, name: str, device: Device | None, request_id: str) -> None:
+        if device is None or device.deleting is not None:
+            raise Denied(
+                Reason.DEVICE_DELETED,
+                f"GPUDevice {wanted.namespace}/{name} was deleted while {wanted.vmi} started; refer to another",
+            )
+        if not _carries(device, request_id):
+            raise Denied(
+                Reason.DEVICE_ATTACHED,
+                f"GPUDevice {wanted.namespace}/{name} was released while {wanted.vmi} started; try again",
+            )
+
+    def _verdict(self, answers: list[BindAnswer], size: int) -> str:
+        """The node all answers name, "" while they do not. Raises `Denied` for a refusal."""
+        for answer in answers:
+            if answer.outcome != Outcome.BOUND:
+                raise Denied(answer.reason or Reason.NO_NODE_FITS, answer.message)
+        nodes = {answer.node for answer in answers}
+        return answers[0].node if len(answers) == size and len(nodes) == 1 else ""
+
+
+def _carries(device: Device, request_id: str) -> bool:
+    return device.attachment is not None and device.attachment.request_id == request_id
+
+
+def _answer(device: Device, request_id: str) -> BindAnswer | None:
+    """The device's answer to this request, None while there is none or the device no longer carries it."""
+    answer = device.bind_answer if _carries(device, request_id) else None
+    return answer if answer is not None and answer.request_id == request_id else None
+
+
+def _late(wanted: DeviceSet) -> Denied:
+    return Denied(
+        Reason.BIND_TIMEOUT,
+        f"the GPUs of {wanted.vmi} were not placed in time; nothing is kept, try again in a moment",
+    )
+
+
+def template_body(namespace: str, name: str, template: TemplateReference) -> dict[str, Any]:
+    """A template device. No owner: the VMI has no uid yet, and the binder ends it with its VMI (K2, P5)."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": DEVICE.name,
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {TEMPLATE_LABEL: TRUE},
+            "finalizers": [DEVICE_FINALIZER],
+        },
+        "spec": {"className": template.class_name, "count": template.count},
+    }
+
+
+def attach_body(device: Device, attachment: Attachment, request: BindRequest) -> dict[str, Any]:
+    """The status patch of B1, on the version the decision was taken on (B6)."""
+    status: dict[str, Any] = {
+        "attachment": wire.attachment_body(attachment),
+        "bindRequest": wire.request_body(request, device.bind_request),
+        "bindAnswer": None,
+    }
+    if device.phase == Phase.HELD:
+        status["phase"] = Phase.ATTACHED.value
+    return {"metadata": {"resourceVersion": device.resource_version}, "status": status}

@@ -1,0 +1,90 @@
+"""The serving certificate, read again when its files change, without a restart (W5).
+
+Owns one outer TLS context whose handshakes take the newest pair that could be loaded. A pair is loaded into a
+fresh context first and only then swapped in: a half-written secret (mismatched, empty, cut) leaves the old
+pair serving. Open connections keep the context they were made with. Neighbour: `server` listens with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from cryptography import x509
+
+
+class Certificates:
+    """`certificate` (PEM chain) and `key` (PEM, not encrypted) on disk, usually symlinks of a mounted secret.
+
+    `on_error` is called with a sentence each time the files cannot be taken as they are; they are looked at
+    again at the next poll.
+    """
+
+    def __init__(self, certificate: Path, key: Path, *, on_error: Callable[[str], None]) -> None:
+        self._certificate = certificate
+        self._key = key
+        self._on_error = on_error
+        self._seen: tuple[bytes, bytes] | None = None
+        self._current: ssl.SSLContext | None = None
+        self._expires_at: int | None = None
+        self.context = _fresh_context()
+        self.context.sni_callback = self._choose
+
+    @property
+    def loaded(self) -> bool:
+        """There is a pair to serve with; until then every handshake fails (W6)."""
+        return self._current is not None
+
+    @property
+    def expires_at(self) -> int | None:
+        """End of the serving certificate's validity, ms since the epoch; None before the first load (N4)."""
+        return self._expires_at
+
+    def reload(self) -> bool:
+        """Take the files if they changed and form a pair. True when a new pair serves."""
+        try:
+            # What is compared is read before what is loaded: a change in between is seen at the next poll.
+            found = (self._certificate.read_bytes(), self._key.read_bytes())
+            if found == self._seen:
+                return False
+            fresh = _fresh_context()
+            fresh.load_cert_chain(self._certificate, self._key, password=_refuse_password)
+            expires_at = _expiry(found[0])
+        except (OSError, ValueError) as error:
+            self._on_error(
+                f"certificate {self._certificate} and key {self._key} cannot be used: {error}; "
+                + ("the pair before them stays in use" if self.loaded else "nothing can be served")
+            )
+            return False
+        self._current, self._expires_at, self._seen = fresh, expires_at, found
+        return True
+
+    async def watch(self, sleep: Callable[[float], Awaitable[None]], poll_seconds: float) -> None:
+        """Reload for ever, every `poll_seconds`. Polling, since a kubelet swaps a directory's symlink and the
+        file a watch would sit on never changes."""
+        while True:
+            await asyncio.to_thread(self.reload)
+            await sleep(poll_seconds)
+
+    def _choose(self, connection: ssl.SSLObject, _name: str | None, _outer: ssl.SSLContext) -> int | None:
+        if self._current is None:
+            return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR
+        connection.context = self._current
+        return None
+
+
+def _fresh_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def _refuse_password() -> bytes:
+    raise ValueError("the key is encrypted; a serving key must not be")
+
+
+def _expiry(chain: bytes) -> int:
+    leaf = x509.load_pem_x509_certificates(chain)[0]
+    return int(leaf.not_valid_after_utc.timestamp() * 1000)

@@ -1,0 +1,131 @@
+"""W2: the mutating webhook that starts a VMI with its GPUs, or says why not.
+
+Owns the order of the checks of a start on the VMI's side; `binding` gets the devices, `vmi` reads and patches
+the manifest.
+
+The raw-name policy is judged here for whoever creates the VMI, KubeVirt's own user included: the admission policy
+leaves the VMIs of those users to this webhook (K4), so nobody else would look.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import msgspec
+
+from reconciler.cluster import ClusterError, Rejected
+from reconciler.core.references import TemplateReference
+from reconciler.core.vocabulary import TENANT_PREFIX, RawNamePolicy, Reason
+from webhooks.binding import BindClient
+from webhooks.reader import DeviceReader
+from webhooks.review import ALLOWED, Answer, Denied, Request, read_object
+from webhooks.sets import DeviceSet, unknown_device
+from webhooks.view import View
+from webhooks.vmi import VmiManifest, constraints_of, entries_patch, raw_entries, references_of
+
+BIND_SECONDS = 8.0
+"""How long a start waits for the binder (B3); above it a client sees a slow API, below it a busy leader loses
+starts it could have served."""
+UNDO_SECONDS = 1.0
+"""Kept back of the time the API server gives us, to undo before we answer."""
+
+
+class MachineWebhook:
+    """Mutates CREATE of VMIs that refer to devices (W2). Raises `Denied`."""
+
+    def __init__(
+        self, view: View, reader: DeviceReader, binding: BindClient, *, bind_seconds: float = BIND_SECONDS
+    ) -> None:
+        self._view = view
+        self._reader = reader
+        self._binding = binding
+        self._bind_seconds = bind_seconds
+
+    async def __call__(self, request: Request, seconds: float) -> Answer:
+        if request.operation != "CREATE":
+            return ALLOWED
+        vmi = read_object(request.object, VmiManifest)
+        if not vmi.marked:
+            return ALLOWED
+        references = references_of(vmi)
+        name = vmi.metadata.name or request.name
+        if not name:
+            raise Denied(
+                Reason.NAME_REQUIRED,
+                "a VMI with GPU devices needs metadata.name (generateName leaves it open who the devices are "
+                "for); give it a name",
+            )
+        self._refuse_raw(request.namespace, vmi)
+        self._refuse_terminating(request.namespace)
+        wanted = DeviceSet(
+            namespace=request.namespace,
+            vmi_name=name,
+            references=references,
+            constraints=constraints_of(vmi),
+        )
+        try:
+            return await self._start(vmi, wanted, seconds, bool(request.dry_run))
+        except Rejected as error:
+            raise Denied(
+                Reason.NOT_READY,
+                f"the devices of {wanted.vmi} could not be written: {error.message}; ask the hoster",
+            ) from error
+        except ClusterError as error:
+            raise Denied(
+                Reason.NOT_READY,
+                f"the API server did not answer while {wanted.vmi} started: {error.message}; try again",
+                HTTPStatus.SERVICE_UNAVAILABLE,
+            ) from error
+
+    async def _start(self, vmi: VmiManifest, wanted: DeviceSet, seconds: float, dry_run: bool) -> Answer:
+        if await self._reader.vmi_exists(wanted.namespace, wanted.vmi_name):
+            # The API server answers AlreadyExists; the running VMI's devices are none of this request's (C16).
+            return ALLOWED
+        wanted = msgspec.structs.replace(
+            wanted, orders={name: await self._order(wanted.namespace, name) for name in wanted.held}
+        )
+        units = self._units(wanted)
+        wait = max(seconds / 2, min(self._bind_seconds, seconds - UNDO_SECONDS))
+        await self._binding.bind(wanted, seconds=wait, dry_run=dry_run)
+        return Answer(patch=entries_patch(vmi, units, self._view.effective_names))
+
+    async def _order(self, namespace: str, name: str) -> TemplateReference:
+        """What a held device was ordered as."""
+        device = self._reader.cached(namespace, name) or await self._reader.read(namespace, name)
+        if device is None:
+            raise unknown_device(namespace, name)
+        return TemplateReference(device.class_name, device.count)
+
+    def _units(self, wanted: DeviceSet) -> list[tuple[str, int]]:
+        """Resource name and units per reference, in order."""
+        units = []
+        for reference in wanted.references:
+            order = reference if isinstance(reference, TemplateReference) else wanted.orders[reference.device]
+            found = self._view.gpu_class(order.class_name)
+            if found is None:
+                raise Denied(
+                    Reason.UNKNOWN_CLASS,
+                    f"GPU class {order.class_name!r} does not exist; choose a class of the catalog",
+                )
+            units.append((found.resource_name, order.count))
+        return units
+
+    def _refuse_raw(self, namespace: str, vmi: VmiManifest) -> None:
+        if self._view.settings.raw_name_policy is not RawNamePolicy.FORBIDDEN:
+            return
+        if not namespace.startswith(TENANT_PREFIX):
+            return
+        entries = raw_entries(vmi, self._view.effective_names)
+        if entries:
+            raise Denied(
+                Reason.RAW_NAME_FORBIDDEN,
+                f"GPUs are given by device reference here, not by resource name; remove {', '.join(entries[:5])}",
+            )
+
+    def _refuse_terminating(self, namespace: str) -> None:
+        found = self._view.namespace(namespace)
+        if found is not None and found.deleting is not None:
+            raise Denied(
+                Reason.NAMESPACE_TERMINATING,
+                f"namespace {namespace} is being deleted and starts no VMs; use another namespace",
+            )

@@ -1,0 +1,106 @@
+"""Refusals of this replica go into its journal before they are answered, so that each can be explained (J7).
+
+Owns what of a refused request is kept: the subject, the reason and what was asked for in the model's own values,
+never the manifest (J3). A dry run leaves nothing (B5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from journal.events import AdmissionRefused
+from reconciler.core.objects import DEVICE, VMI
+from reconciler.core.references import DeviceReference, TemplateReference
+from reconciler.core.wanted import WantedStart
+from webhooks.review import Answer, Denied, Request, read_object
+from webhooks.server import Webhook
+from webhooks.vmi import VmiManifest, constraints_of, references_of
+
+
+class _OrderSpec(msgspec.Struct, rename="camel"):
+    class_name: str = ""
+    count: int = 1
+
+
+class _Metadata(msgspec.Struct):
+    name: str = ""
+
+
+class _Order(msgspec.Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+    spec: _OrderSpec = msgspec.field(default_factory=_OrderSpec)
+
+
+def wanted_of_order(request: Request) -> tuple[str, WantedStart]:
+    """(name, what was asked for) of a GPUDevice."""
+    order = read_object(request.object, _Order)
+    return order.metadata.name, WantedStart(templates=((order.spec.class_name, order.spec.count),))
+
+
+def wanted_of_start(request: Request) -> tuple[str, WantedStart]:
+    """(name, what was asked for) of a VMI."""
+    vmi = read_object(request.object, VmiManifest)
+    references = references_of(vmi)
+    return vmi.metadata.name, WantedStart(
+        devices=tuple(found.device for found in references if isinstance(found, DeviceReference)),
+        templates=tuple(
+            (found.class_name, found.count) for found in references if isinstance(found, TemplateReference)
+        ),
+        constraints=constraints_of(vmi),
+    )
+
+
+class Recording:
+    """A webhook whose refusals are recorded."""
+
+    def __init__(
+        self,
+        webhook: Webhook,
+        kind: str,
+        wanted: Callable[[Request], tuple[str, WantedStart]],
+        record: Callable[[AdmissionRefused], None],
+    ) -> None:
+        self._webhook = webhook
+        self._kind = kind
+        self._wanted = wanted
+        self._record = record
+
+    async def __call__(self, request: Request, seconds: float) -> Answer:
+        try:
+            return await self._webhook(request, seconds)
+        except Denied as denied:
+            if not request.dry_run and request.operation == "CREATE":
+                self._record(self._event(request, denied))
+            raise
+
+    def _event(self, request: Request, denied: Denied) -> AdmissionRefused:
+        try:
+            name, wanted = self._wanted(request)
+        except Denied:
+            name, wanted = request.name, WantedStart()
+        return AdmissionRefused(
+            kind=self._kind,
+            namespace=request.namespace,
+            name=name or request.name,
+            request=request.uid,
+            reason=str(denied.reason),
+            message=denied.message,
+            wanted=msgspec.Raw(msgspec.json.encode(wanted)),
+        )
+
+
+RECORDED = {
+    "/admit/devices": (DEVICE.name, wanted_of_order),
+    "/admit/machines": (VMI.name, wanted_of_start),
+}
+"""The paths whose refusals are recorded: orders and starts."""
+
+
+def recording(routes: dict[str, Webhook], record: Callable[[AdmissionRefused], None]) -> dict[str, Webhook]:
+    """The routes with their refusals recorded."""
+    return {
+        path: Recording(webhook, *RECORDED[path], record) if path in RECORDED else webhook
+        for path, webhook in routes.items()
+    }

@@ -1,0 +1,219 @@
+"""The HTTPS server of the webhooks: routes, deadlines, size limits, readiness, drain.
+
+Owns everything between the socket and a webhook: a review in, an answer, a clean denial or a 4xx out, never a
+crash or a hang (W5). Knows nothing of GPUs. Neighbours: `certificates` (TLS), `review` (the JSON).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import Any, Protocol
+
+import structlog
+from aiohttp import web
+
+from reconciler.core.vocabulary import Reason
+from webhooks.certificates import Certificates
+from webhooks.review import (
+    MAX_REVIEW_BYTES,
+    Answer,
+    Denied,
+    MalformedReview,
+    Request,
+    read_review,
+    render_allowed,
+    render_denied,
+)
+
+DEFAULT_TIMEOUT_SECONDS = 10.0
+"""What Kubernetes registers where a configuration names no timeout; taken where a call names none."""
+MARGIN_SECONDS = 0.5
+"""We answer this long before the API server stops listening: an answer that arrives late is an error without
+a reason."""
+
+ALLOWED_OUTCOME = "Allowed"
+FAILED_OUTCOME = "Failed"
+
+
+class Webhook(Protocol):
+    """One admission webhook. Raises `Denied`; anything else it raises is our fault."""
+
+    async def __call__(self, request: Request, seconds: float) -> Answer:
+        """`seconds`: how long the answer may take."""
+        ...
+
+
+class Server:
+    """Serves the webhooks of `routes` (path to webhook) over TLS.
+
+    `ready`: the caches are synced (W6). `on_answer(path, outcome)`: counts; outcome is `Allowed`, a `Reason`,
+    or `Failed` for a fault of ours.
+    """
+
+    def __init__(
+        self,
+        routes: Mapping[str, Webhook],
+        certificates: Certificates,
+        *,
+        ready: Callable[[], bool],
+        on_answer: Callable[[str, str], None] = lambda path, outcome: None,
+        log: Any = None,
+    ) -> None:
+        self._routes = routes
+        self._certificates = certificates
+        self._ready = ready
+        self._on_answer = on_answer
+        self._log = log or structlog.get_logger("webhooks")
+        self._draining = False
+        self._runner: web.AppRunner | None = None
+        self._polling: asyncio.Task[None] | None = None
+
+    @property
+    def ready(self) -> bool:
+        """A certificate is loaded, the caches are synced and no shutdown is under way (W6, N1)."""
+        return self._certificates.loaded and self._ready() and not self._draining
+
+    def application(self) -> web.Application:
+        """The routes as an aiohttp application."""
+        app = web.Application(client_max_size=MAX_REVIEW_BYTES)
+        for path in self._routes:
+            app.router.add_post(path, self._review)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        return app
+
+    async def start(
+        self,
+        host: str,
+        port: int,
+        *,
+        certificate_poll_seconds: float = 10.0,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> int:
+        """Listen; returns the port (of use where 0 was asked for). Serves handshakes once a certificate is
+        there, which may be later. Raises OSError where the address is taken."""
+        self._certificates.reload()
+        self._polling = asyncio.create_task(
+            self._certificates.watch(sleep, certificate_poll_seconds), name="certificates"
+        )
+        # A client that went away gets no VM: its start is undone at once, not after the bind deadline.
+        self._runner = web.AppRunner(self.application(), handler_cancellation=True, access_log=None)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port, ssl_context=self._certificates.context, shutdown_timeout=30.0)
+        await site.start()
+        return int(self._runner.addresses[0][1])
+
+    async def drain(
+        self, *, linger_seconds: float = 0.0, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        """Stop being ready, serve `linger_seconds` longer while the Service forgets this pod, then stop
+        accepting and let running reviews finish (N1)."""
+        self._draining = True
+        await sleep(linger_seconds)
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.gather(self._polling, return_exceptions=True)
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        if self.ready:
+            return web.Response(text="ok")
+        if self._draining:
+            why = "shutting down"
+        elif not self._certificates.loaded:
+            why = "no certificate is loaded"
+        else:
+            why = "the caches are not synced"
+        return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=why)
+
+    async def _review(self, request: web.Request) -> web.Response:
+        seconds = answer_within(request.query.get("timeout", ""))
+        uid = ""
+        try:
+            async with asyncio.timeout(seconds):
+                review = read_review(await _body(request))
+                uid = review.uid
+                with structlog.contextvars.bound_contextvars(review=uid, webhook=request.path):
+                    return await self._answer(request.path, review, seconds)
+        except MalformedReview as error:
+            if not error.uid:
+                self._on_answer(request.path, Reason.MALFORMED_REVIEW)
+                return web.Response(status=HTTPStatus.BAD_REQUEST, text=error.message)
+            denied = Denied(Reason.MALFORMED_REVIEW, error.message, HTTPStatus.BAD_REQUEST)
+            return self._denied(request.path, error.uid, denied)
+        except TimeoutError:
+            if not uid:
+                return web.Response(status=HTTPStatus.REQUEST_TIMEOUT, text="the review did not arrive in time")
+            denied = Denied(
+                Reason.BIND_TIMEOUT,
+                f"no answer within {seconds:g} s; what was begun is undone, try again",
+                HTTPStatus.GATEWAY_TIMEOUT,
+            )
+            return self._denied(request.path, uid, denied)
+
+    async def _answer(self, path: str, review: Request, seconds: float) -> web.Response:
+        try:
+            if not self._ready():
+                raise Denied(
+                    Reason.NOT_READY,
+                    "this replica has not read the cluster yet; try again in a moment",
+                    HTTPStatus.SERVICE_UNAVAILABLE,
+                )
+            answer = await self._routes[path](review, seconds)
+        except Denied as denied:
+            return self._denied(path, review.uid, denied)
+        except TimeoutError:
+            raise
+        except Exception:
+            self._log.exception("webhook failed", user=review.user, namespace=review.namespace, name=review.name)
+            self._on_answer(path, FAILED_OUTCOME)
+            failed = Denied(
+                Reason.NOT_READY,
+                "gpu-binder failed on this request, nothing was allowed; its log has the details under "
+                f"review {review.uid}",
+                HTTPStatus.INTERNAL_SERVER_ERROR,
+            )
+            return _json(render_denied(review.uid, failed))
+        self._on_answer(path, ALLOWED_OUTCOME)
+        return _json(render_allowed(review.uid, answer))
+
+    def _denied(self, path: str, uid: str, denied: Denied) -> web.Response:
+        self._on_answer(path, denied.reason)
+        self._log.info("denied", webhook=path, review=uid, reason=str(denied.reason), message=denied.message)
+        return _json(render_denied(uid, denied))
+
+
+def answer_within(timeout: str) -> float:
+    """Seconds we may take, from the `timeout` the API server puts on the call (a Go duration such as `10s`,
+    `1m0s`, `500ms`), less a margin."""
+    seconds = _go_duration(timeout)
+    if seconds is None or seconds <= 0:
+        seconds = DEFAULT_TIMEOUT_SECONDS
+    return seconds - MARGIN_SECONDS if seconds > 2 * MARGIN_SECONDS else seconds / 2
+
+
+_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_PART = re.compile(r"(\d{1,6}(?:\.\d{1,9})?)(ms|h|m|s)")
+
+
+def _go_duration(text: str) -> float | None:
+    if len(text) > 40 or not re.fullmatch(rf"(?:{_PART.pattern})+", text):
+        return None
+    return sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(text))
+
+
+async def _body(request: web.Request) -> bytes:
+    if request.content_length is not None and request.content_length > MAX_REVIEW_BYTES:
+        raise web.HTTPRequestEntityTooLarge(MAX_REVIEW_BYTES, request.content_length)
+    return await request.read()
+
+
+def _json(body: bytes) -> web.Response:
+    return web.Response(body=body, content_type="application/json")

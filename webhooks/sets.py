@@ -1,0 +1,182 @@
+"""The set of devices one start wants, and where each of them stands.
+
+Owns the names of template devices and the reading of a device's protocol fields from a webhook's side (B1, B4).
+Pure; neighbours: `binding` acts on it, `checks` says why a device cannot be used.
+
+The names of a VMI's template devices depend on the VMI's name and their place in the annotation alone. Creating
+one is therefore the lock against a second, concurrent or repeated start of the same VMI (B4, C17): whoever
+comes later finds the devices of the first instead of making more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from reconciler.core.checks import Refusal
+from reconciler.core.objects import Constraints, Device
+from reconciler.core.references import DeviceReference, Reference, TemplateReference
+from reconciler.core.vocabulary import Phase, Reason
+from webhooks.review import Denied
+from webhooks.view import CheckDevice
+
+_NAME_CHARACTERS = 40
+"""Of the VMI's name in a template device's: with the rest below 63 characters, as labels and hostnames ask."""
+
+
+class DeviceSet(msgspec.Struct, frozen=True, kw_only=True):
+    """All devices a VMI refers to, with what it asks of its node. `orders`: what each held device was ordered
+    as when the start was looked at; another object under the same name inherits nothing (R10)."""
+
+    namespace: str
+    vmi_name: str
+    references: tuple[Reference, ...]
+    orders: dict[str, TemplateReference] = {}
+    constraints: Constraints = Constraints()
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        return tuple(found.device for found in self.references if isinstance(found, DeviceReference))
+
+    @property
+    def templates(self) -> dict[str, TemplateReference]:
+        """Name of the template device to what it is made from, in the annotation's order."""
+        found = [item for item in self.references if isinstance(item, TemplateReference)]
+        return {template_name(self.vmi_name, index): item for index, item in enumerate(found)}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every device name of the set, sorted: the order in which they are written, so that of several
+        starts that want the same devices one always gets through."""
+        return tuple(sorted({*self.held, *self.templates}))
+
+    @property
+    def size(self) -> int:
+        return len(self.references)
+
+    def fits(self, device: Device) -> bool:
+        """The device is of the class and count this start counts with."""
+        order = self.templates.get(device.name) or self.orders.get(device.name)
+        return order is None or (device.class_name, device.count) == (order.class_name, order.count)
+
+    @property
+    def vmi(self) -> str:
+        return f"VMI {self.namespace}/{self.vmi_name}"
+
+
+def template_name(vmi_name: str, index: int) -> str:
+    """Name of a VMI's `index`-th template device. The digest tells long names apart whose beginnings agree."""
+    digest = hashlib.sha256(vmi_name.encode()).hexdigest()[:8]
+    return f"{vmi_name[:_NAME_CHARACTERS].rstrip('-.')}-gpu-{digest}-{index}"
+
+
+class Stand(StrEnum):
+    """Where a device of the set stands."""
+
+    MISSING = "Missing"
+    """A template device that has to be made."""
+    FREE = "Free"
+    RELEASING = "Releasing"
+    """An earlier run or a broken start of the same VMI left it; the binder is about to release it (P5)."""
+    REQUESTED = "Requested"
+    """A start of the same VMI name whose VMI has not appeared has it (B4)."""
+
+
+class Standing(msgspec.Struct, frozen=True):
+    stand: Stand
+    request_id: str = ""
+
+
+def standing_of(
+    wanted: DeviceSet, name: str, device: Device | None, seen: Mapping[str, str], check: CheckDevice
+) -> Standing:
+    """Where one device of the set stands. `seen`: device uid to "REQUEST/VMI UID" of an attachment whose VMI has
+    appeared. Raises `Denied` where this start can never have the device as things are."""
+    template = wanted.templates.get(name)
+    if device is None:
+        if template is not None:
+            return Standing(Stand.MISSING)
+        raise unknown_device(wanted.namespace, name)
+    if device.template != (template is not None):
+        raise _misused(device, template)
+    if template is not None and device.deleting is not None:
+        return Standing(Stand.RELEASING)
+    ours = device.attachment is not None and device.attachment.vmi_name == wanted.vmi_name
+    if ours and device.attachment is not None:
+        request_id = device.attachment.request_id
+        if seen.get(device.uid, "").startswith(f"{request_id}/"):
+            return Standing(Stand.RELEASING)
+        _refuse(check(wanted.vmi_name, device) if template is None else None)
+        return Standing(Stand.REQUESTED, request_id)
+    if template is not None:
+        return _template_standing(wanted, device)
+    _refuse(check(wanted.vmi_name, device))
+    if not wanted.fits(device):
+        raise Denied(
+            Reason.DEVICE_NOT_HELD,
+            f"GPUDevice {device.namespace}/{device.name} was ordered anew while {wanted.vmi} started; try again",
+        )
+    leftover = device.placement is not None or device.bind_request is not None
+    return Standing(Stand.FREE if device.phase == Phase.HELD and not leftover else Stand.RELEASING)
+
+
+def _template_standing(wanted: DeviceSet, device: Device) -> Standing:
+    if device.attachment is not None:
+        raise Denied(
+            Reason.DEVICE_ATTACHED,
+            f"GPUDevice {device.namespace}/{device.name} is attached to VMI {device.attachment.vmi_name!r}, whose "
+            f"name collides with {wanted.vmi_name!r}; rename one of the VMs",
+        )
+    untouched = device.phase in ("", Phase.PENDING) and device.placement is None
+    return Standing(Stand.FREE if wanted.fits(device) and untouched else Stand.RELEASING)
+
+
+def _misused(device: Device, template: TemplateReference | None) -> Denied:
+    name = f"GPUDevice {device.namespace}/{device.name}"
+    if template is None:
+        return Denied(
+            Reason.DEVICE_ATTACHED,
+            f"{name} was made for one start of a VM and goes with it; refer to a device of your own, or to a "
+            "template",
+        )
+    return Denied(
+        Reason.DEVICE_NOT_HELD,
+        f"{name} is an order of yours under the name that this VM's template device needs; delete it, or refer "
+        "to it by name",
+    )
+
+
+def _refuse(refusal: Refusal | None) -> None:
+    if refusal is not None:
+        raise Denied(refusal.reason, refusal.message)
+
+
+def belongs(wanted: DeviceSet, device: Device | None, request_id: str) -> bool:
+    """The device carries this request. Raises `Denied` where the request is for another set of devices (C21)."""
+    if device is None or device.attachment is None or device.bind_request is None:
+        return False
+    if device.attachment.request_id != request_id or device.bind_request.id != request_id:
+        return False
+    if not wanted.fits(device) or device.bind_request.set_size != wanted.size:
+        raise held_by_earlier(wanted, device.name)
+    return True
+
+
+def unknown_device(namespace: str, name: str) -> Denied:
+    """A reference to a device that is not in the VMI's namespace."""
+    return Denied(
+        Reason.UNKNOWN_DEVICE,
+        f"GPUDevice {namespace}/{name} does not exist; order it, or correct the name in the VM's annotation",
+    )
+
+
+def held_by_earlier(wanted: DeviceSet, name: str) -> Denied:
+    """A start of the same VMI name that asked for something else still has a device."""
+    return Denied(
+        Reason.DEVICE_ATTACHED,
+        f"GPUDevice {wanted.namespace}/{name} is held by an earlier start of {wanted.vmi} that asked for other "
+        "devices or another node; try again once that start has been released (a minute at most)",
+    )

@@ -1,0 +1,102 @@
+"""W4: the validating webhook of tenants' GPU budgets.
+
+Owns when a HelmRelease's budgets are looked at: only where it is a tenant's and a GPU budget changes, so that
+nothing else of a tenant ever waits for this controller (N3). What a parent has left is `charges`' answer.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from reconciler.core import tenants
+from reconciler.core.charges import BudgetRefusal
+from reconciler.core.policies import read_quotas
+from reconciler.core.tenants import NO_BUDGETS, Budgets
+from reconciler.core.vocabulary import TENANT_KIND, TENANT_KIND_LABEL, Reason
+from webhooks.review import ALLOWED, Answer, Denied, Request, read_object
+from webhooks.view import View
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    name: str = ""
+    labels: dict[str, str] | None = None
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    values: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Release(msgspec.Struct, frozen=True):
+    metadata: _Metadata = _Metadata()
+    spec: _Spec = _Spec()
+
+    @property
+    def tenant(self) -> bool:
+        return (self.metadata.labels or {}).get(TENANT_KIND_LABEL) == TENANT_KIND
+
+
+class TenantWebhook:
+    """Validates CREATE and UPDATE of tenants' HelmReleases (W4). Raises `Denied`."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    async def __call__(self, request: Request, seconds: float) -> Answer:
+        if request.operation not in ("CREATE", "UPDATE"):
+            return ALLOWED
+        release = read_object(request.object, _Release)
+        name = release.metadata.name or request.name
+        owned = tenants.owned_namespace(request.namespace, name)
+        if not release.tenant or owned is None:
+            return ALLOWED
+        before = NO_BUDGETS
+        if request.operation == "UPDATE":
+            old = read_object(request.old_object, _Release, "oldObject")
+            before = self._budgets(old) if old.tenant else NO_BUDGETS
+        after = self._budgets(release)
+        if after == before:
+            return ALLOWED
+        _refuse_unreadable(owned, after)
+        self._refuse_above_parent(tenants.parent_of(request.namespace, name), owned, before, after)
+        return Answer(
+            warnings=tuple(
+                f"resourceQuotas[{key!r}] looks like a GPU budget and matches no GPU class and no GPU name; it "
+                "limits nothing"
+                for key in after.unmatched
+            )
+        )
+
+    def _budgets(self, release: _Release) -> Budgets:
+        """The budgets a release states; what cannot be read at all is the budgets' own error (R3)."""
+        try:
+            quotas, error = read_quotas(release.spec.values)
+        except (ValueError, RecursionError) as broken:
+            quotas, error = {}, f"spec.values cannot be read: {broken}"
+        return tenants.parse_budgets(
+            quotas,
+            class_names=self._view.class_resources,
+            effective_names=self._view.effective_names,
+            error=error,
+        )
+
+    def _refuse_above_parent(self, parent: str | None, owned: str, before: Budgets, after: Budgets) -> None:
+        if parent is None:
+            return
+        for key in sorted({*before.limits, *after.limits}):
+            if before.limits.get(key) == after.limits.get(key):
+                continue
+            refusal = self._view.charges.check_child_budget(parent, owned, key, after.limits.get(key))
+            if isinstance(refusal, BudgetRefusal):
+                raise Denied(Reason.BUDGET_EXCEEDED, refusal.message)
+            if refusal is not None:
+                raise Denied(Reason.BUDGET_UNREADABLE, refusal.message)
+
+
+def _refuse_unreadable(owned: str, budgets: Budgets) -> None:
+    errors = [budgets.error] if budgets.error else [budgets.unreadable[key] for key in sorted(budgets.unreadable)]
+    if errors:
+        raise Denied(
+            Reason.BUDGET_UNREADABLE,
+            f"the GPU budgets of tenant {owned} cannot be read: {'; '.join(errors[:5])}; write whole units, 0 "
+            "to allow nothing, or leave the key out",
+        )

@@ -1,0 +1,109 @@
+"""Taking back what a start wrote (B3).
+
+Owns the way back of the bind protocol: facts are read, one conditional write is made, and again until the device
+no longer carries the request. An answer of the binder that lands in between makes the write conflict and is taken
+back with the rest; what the binder placed for a device without attachment it releases itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from reconciler.cluster import Cluster, ClusterError, Conflict, NotFound, Preconditions
+from reconciler.core.objects import DEVICE, Device
+from reconciler.core.vocabulary import Phase
+from webhooks.clock import Clock
+from webhooks.reader import DeviceReader
+from webhooks.review import Denied
+from webhooks.sets import DeviceSet
+
+ATTEMPTS = 12
+"""Reads of one device before it is left to the binder, which releases it after its grace time (P5)."""
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 2.0
+
+
+class Undo:
+    """The way back of one request. `touched`: names that may carry it. `made`: template devices this request
+    created, with their uid ("" where the API server did not answer)."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        reader: DeviceReader,
+        clock: Clock,
+        wanted: DeviceSet,
+        request_id: str,
+        on_conflict: Callable[[], None],
+    ) -> None:
+        self._cluster = cluster
+        self._reader = reader
+        self._clock = clock
+        self._wanted = wanted
+        self._on_conflict = on_conflict
+        self._log = structlog.get_logger("webhooks.undo").bind(request_id=request_id, vmi=wanted.vmi)
+        self.request_id = request_id
+        self.touched: list[str] = []
+        self.made: dict[str, str] = {}
+        self._writes: list[asyncio.Task[bytes]] = []
+
+    async def send(self, write: Coroutine[Any, Any, bytes]) -> bytes:
+        """Send one write of the request. Where the request is cancelled meanwhile, the write still ends, and
+        before anything is read for the way back: else it could land behind it."""
+        task = asyncio.create_task(write)
+        self._writes.append(task)
+        return await asyncio.shield(task)
+
+    async def run(self) -> None:
+        """Take everything back; what cannot be is logged and left to the binder."""
+        await asyncio.gather(*self._writes, return_exceptions=True)
+        names = sorted({*self.touched, *self.made})
+        await asyncio.gather(*(self._take_back(name) for name in names))
+
+    async def _take_back(self, name: str) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        for _ in range(ATTEMPTS):
+            try:
+                device = await self._reader.read(self._wanted.namespace, name)
+                if device is not None:
+                    await self._step(name, device)
+                return
+            except NotFound:
+                return
+            except Conflict:
+                self._on_conflict()
+            except (ClusterError, Denied) as error:
+                self._log.warning("undo failed, trying again", device=name, error=str(error))
+            await self._clock.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        self._log.error("undo given up, the binder releases the device after its grace time", device=name)
+
+    async def _step(self, name: str, device: Device) -> None:
+        """One conditional write, or none where the device does not carry the request."""
+        carries = device.attachment is not None and device.attachment.request_id == self.request_id
+        if name in self._wanted.templates:
+            ours = carries or (device.attachment is None and self.made.get(name) in ("", device.uid))
+            if not ours or device.deleting is not None:
+                return
+            # A grant that has landed since goes with the device; another start's attachment must not.
+            version = "" if carries else device.resource_version
+            await self._cluster.delete(
+                DEVICE,
+                device.namespace,
+                name,
+                preconditions=Preconditions(uid=device.uid, resource_version=version),
+            )
+        elif carries:
+            await self._cluster.patch(DEVICE, device.namespace, name, detach_body(device), subresource="status")
+
+
+def detach_body(device: Device) -> dict[str, Any]:
+    """The status patch that gives a device back; its hold stays. Placement is the binder's to clear (B2)."""
+    status: dict[str, Any] = {"attachment": None, "bindRequest": None, "bindAnswer": None}
+    if device.phase in (Phase.ATTACHED, Phase.BOUND):
+        status["phase"] = Phase.HELD.value
+    return {"metadata": {"resourceVersion": device.resource_version}, "status": status}

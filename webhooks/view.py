@@ -1,0 +1,74 @@
+"""What the webhooks may ask of the folded state, and nothing more.
+
+`reconciler.core.state.PlacementState` satisfies it; a webhook never changes the state and never sees how it
+came to be. The checks come in as functions bound to the same state, so that webhook and binder read
+one list of refusals (P1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from reconciler.core.charges import ChargeTree
+from reconciler.core.checks import Refusal
+from reconciler.core.objects import Constraints, Device, GpuClass, Namespace, Node, Settings
+from reconciler.core.references import TemplateReference
+
+
+class View(Protocol):
+    """The read side of the state. Properties are facts of this moment; objects are frozen values."""
+
+    @property
+    def synced(self) -> bool: ...
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def effective_names(self) -> frozenset[str]: ...
+    @property
+    def seen_vmis(self) -> Mapping[str, str]:
+        """Device uid to "REQUEST ID/VMI UID" of an attachment whose VMI has appeared (P5)."""
+        ...
+
+    @property
+    def class_resources(self) -> Mapping[str, str]:
+        """Class name to the resource name it sells or sold."""
+        ...
+
+    @property
+    def charges(self) -> ChargeTree: ...
+
+    def device(self, namespace: str, name: str) -> Device | None: ...
+    def devices_of_vmi(self, namespace: str, vmi_name: str) -> list[Device]: ...
+    def settled(self, device: Device) -> bool:
+        """The API server has shown this value: no write of ours on it is only assumed (J4)."""
+        ...
+
+    def gpu_class(self, name: str) -> GpuClass | None: ...
+    def namespace(self, name: str) -> Namespace | None: ...
+    def node(self, name: str) -> Node | None: ...
+
+
+class CheckOrder(Protocol):
+    """`checks.check_order` bound to the state: may this order be made (P1)."""
+
+    def __call__(self, namespace: str, class_name: str, count: int) -> Refusal | None: ...
+
+
+class CheckStart(Protocol):
+    """`checks.check_start` bound to the state: can this set start now (an early answer, B2 decides)."""
+
+    def __call__(
+        self,
+        namespace: str,
+        vmi_name: str,
+        devices: Sequence[Device],
+        templates: Sequence[TemplateReference],
+        constraints: Constraints,
+    ) -> Refusal | None: ...
+
+
+class CheckDevice(Protocol):
+    """Why a device cannot be part of a VMI's start, None where it can."""
+
+    def __call__(self, vmi_name: str, device: Device) -> Refusal | None: ...

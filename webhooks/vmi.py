@@ -1,0 +1,244 @@
+"""A VirtualMachineInstance as the webhook reads and changes it: references, what it asks of its node, its GPU
+entries.
+
+Owns the JSON of a VMI and the names of our entries. Pure. Our entries are told by their name and by naming an
+effective GPU: such an entry in a manifest, exported from a running VM or written by hand, proves nothing and is
+replaced by what this start was given (C21).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from reconciler.core.objects import Constraints, Requirement, Term, Toleration
+from reconciler.core.references import Reference, ReferencesError, parse_references
+from reconciler.core.units import QuantityError, quantity, whole_bytes
+from reconciler.core.vocabulary import DEVICES_ANNOTATION, DEVICES_LABEL, Reason
+from webhooks.review import Denied, pointer
+
+ENTRY_PREFIX = "gpu-binder-"
+_OUR_ENTRY = re.compile(rf"{ENTRY_PREFIX}\d+-\d+(-x+)?")
+
+Quantity = str | int | float
+
+
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _Requirement(msgspec.Struct, frozen=True):
+    key: str
+    operator: str
+    values: tuple[str, ...] | None = None
+
+
+class _Term(msgspec.Struct, frozen=True, rename="camel"):
+    match_expressions: tuple[_Requirement, ...] | None = None
+    match_fields: tuple[_Requirement, ...] | None = None
+
+
+class _Selector(msgspec.Struct, frozen=True, rename="camel"):
+    node_selector_terms: tuple[_Term, ...] | None = None
+
+
+class _NodeAffinity(msgspec.Struct, frozen=True):
+    required: _Selector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+
+
+class _Affinity(msgspec.Struct, frozen=True, rename="camel"):
+    node_affinity: _NodeAffinity | None = None
+
+
+class _Toleration(msgspec.Struct, frozen=True):
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+
+
+class _Memory(msgspec.Struct, frozen=True):
+    guest: Quantity | None = None
+
+
+class _Resources(msgspec.Struct, frozen=True):
+    requests: dict[str, Quantity] | None = None
+    limits: dict[str, Quantity] | None = None
+
+
+class _Devices(msgspec.Struct, frozen=True, rename="camel"):
+    gpus: list[dict[str, Any]] | None = None
+    host_devices: list[dict[str, Any]] | None = None
+
+
+class _Domain(msgspec.Struct, frozen=True):
+    memory: _Memory | None = None
+    resources: _Resources | None = None
+    devices: _Devices | None = None
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    node_selector: dict[str, str] | None = None
+    affinity: _Affinity | None = None
+    tolerations: tuple[_Toleration, ...] | None = None
+    domain: _Domain | None = None
+
+
+class VmiManifest(msgspec.Struct, frozen=True):
+    """A VMI in a review; null is as good as absent, as everywhere in Kubernetes."""
+
+    metadata: _Metadata = _Metadata()
+    spec: _Spec = _Spec()
+
+    @property
+    def marked(self) -> bool:
+        """It carries the label that says it refers to devices (K1)."""
+        return DEVICES_LABEL in (self.metadata.labels or {})
+
+    @property
+    def domain(self) -> _Domain:
+        return self.spec.domain or _Domain()
+
+    @property
+    def gpus(self) -> list[dict[str, Any]]:
+        return (self.domain.devices or _Devices()).gpus or []
+
+    @property
+    def host_devices(self) -> list[dict[str, Any]]:
+        return (self.domain.devices or _Devices()).host_devices or []
+
+
+def references_of(vmi: VmiManifest) -> tuple[Reference, ...]:
+    """The VMI's references (K1). Raises `Denied` where the label stands without its annotation, or with one that
+    cannot be read."""
+    text = (vmi.metadata.annotations or {}).get(DEVICES_ANNOTATION)
+    if text is None:
+        raise Denied(
+            Reason.MISSING_REFERENCES,
+            f"the VM carries label {DEVICES_LABEL} without the annotation of the same name; add the annotation "
+            'with a list such as [{"device": "NAME"}], or remove the label',
+        )
+    try:
+        return parse_references(text)
+    except ReferencesError as error:
+        raise Denied(error.reason, str(error)) from None
+
+
+def constraints_of(vmi: VmiManifest) -> Constraints:
+    """What the VMI asks of its node (P2). Raises `Denied` for memory that is no quantity."""
+    affinity = vmi.spec.affinity and vmi.spec.affinity.node_affinity
+    required = affinity.required if affinity else None
+    return Constraints(
+        node_selector=vmi.spec.node_selector or {},
+        terms=None if required is None else tuple(_term(t) for t in required.node_selector_terms or ()),
+        tolerations=tuple(
+            Toleration(t.key or "", t.operator or "Equal", t.value or "", t.effect or "")
+            for t in vmi.spec.tolerations or ()
+        ),
+        memory=_memory(vmi.domain),
+    )
+
+
+def _term(term: _Term) -> Term:
+    return Term(
+        tuple(Requirement(r.key, r.operator, r.values or ()) for r in term.match_expressions or ()),
+        tuple(Requirement(r.key, r.operator, r.values or ()) for r in term.match_fields or ()),
+    )
+
+
+def _memory(domain: _Domain) -> int:
+    """Guest memory in bytes: what the guest is promised, else what the pod asks for; 0 where neither stands."""
+    guest = domain.memory.guest if domain.memory is not None else None
+    field = "spec.domain.memory.guest"
+    if guest is None:
+        field = "spec.domain.resources.requests.memory"
+        guest = ((domain.resources or _Resources()).requests or {}).get("memory", 0)
+    try:
+        return max(0, whole_bytes(guest))
+    except QuantityError as error:
+        raise Denied(Reason.MALFORMED_REVIEW, f"{field}: {error}") from None
+
+
+def raw_entries(vmi: VmiManifest, effective: frozenset[str]) -> list[str]:
+    """Where the VMI asks for a GPU by its resource name instead of by a device, as `path: name` (R1, V1)."""
+    found = [
+        f"spec.domain.devices.{field}[{index}]: {entry['deviceName']}"
+        for field, entries in (("gpus", vmi.gpus), ("hostDevices", vmi.host_devices))
+        for index, entry in enumerate(entries)
+        if _names_gpu(entry, effective) and not (field == "gpus" and _ours(entry, effective))
+    ]
+    resources = vmi.domain.resources or _Resources()
+    for field, amounts in (("requests", resources.requests or {}), ("limits", resources.limits or {})):
+        found += [
+            f"spec.domain.resources.{field}: {name}"
+            for name in sorted(amounts)
+            if name in effective and _asks(amounts[name])
+        ]
+    return found
+
+
+def _asks(amount: Quantity) -> bool:
+    try:
+        return quantity(amount) != 0
+    except QuantityError:
+        return True
+
+
+def _names_gpu(entry: Mapping[str, Any], effective: frozenset[str]) -> bool:
+    name = entry.get("deviceName")
+    return isinstance(name, str) and name in effective
+
+
+def _ours(entry: Mapping[str, Any], effective: frozenset[str]) -> bool:
+    name = entry.get("name")
+    return isinstance(name, str) and bool(_OUR_ENTRY.fullmatch(name)) and _names_gpu(entry, effective)
+
+
+def entries_patch(
+    vmi: VmiManifest, units: Iterable[tuple[str, int]], effective: frozenset[str]
+) -> tuple[dict[str, Any], ...]:
+    """The JSON patch that gives the VMI one `gpus` entry per unit (W2), () where it has them already (C21).
+
+    `units`: per reference, in order, the resource name and the number of units. An entry's name depends on the
+    reference's place and the unit alone, so a second call, on another replica or on an exported manifest, comes
+    to the same list. Never a `resources` key: KubeVirt sums both.
+    """
+    kept = [entry for entry in vmi.gpus if not _ours(entry, effective)]
+    taken = {entry.get("name") for entry in (*kept, *vmi.host_devices)}
+    wanted: dict[str, str] = {}
+    for index, (resource_name, count) in enumerate(units):
+        for unit in range(count):
+            wanted[_free_name(f"{ENTRY_PREFIX}{index}-{unit}", taken)] = resource_name
+    gpus: list[dict[str, Any]] = []
+    present = set()
+    for entry in vmi.gpus:
+        if not _ours(entry, effective):
+            gpus.append(entry)
+        elif wanted.get(entry["name"]) == entry["deviceName"] and entry["name"] not in present:
+            gpus.append(entry)
+            present.add(entry["name"])
+    gpus += [{"name": name, "deviceName": resource} for name, resource in wanted.items() if name not in present]
+    return () if gpus == vmi.gpus else (_add_gpus(vmi, gpus),)
+
+
+def _free_name(name: str, taken: set[Any]) -> str:
+    if name not in taken:
+        return name
+    name += "-x"
+    while name in taken:
+        name += "x"
+    return name
+
+
+def _add_gpus(vmi: VmiManifest, gpus: list[dict[str, Any]]) -> dict[str, Any]:
+    """The operation at the deepest parent that exists; `add` on a member replaces it (RFC 6902)."""
+    if vmi.spec.domain is None:
+        return {"op": "add", "path": pointer("spec", "domain"), "value": {"devices": {"gpus": gpus}}}
+    if vmi.spec.domain.devices is None:
+        return {"op": "add", "path": pointer("spec", "domain", "devices"), "value": {"gpus": gpus}}
+    return {"op": "add", "path": pointer("spec", "domain", "devices", "gpus"), "value": gpus}
