@@ -17,20 +17,12 @@ from reconciler.core import binds, checks, placement, tenants
 from reconciler.core.charges import Level
 from reconciler.core.checks import Start
 from reconciler.core.decisions import Action, Decision
-from reconciler.core.objects import CLASS, DEVICE, VMI, Constraints, Model
+from reconciler.core.objects import CLASS, DEVICE, VMI, Model
 from reconciler.core.placement import Verdict, WantedSet
 from reconciler.core.references import TemplateReference
 from reconciler.core.state import PlacementState
+from reconciler.core.wanted import WantedStart
 from reconciler.replay import decision_of, state_at
-
-
-class WantedStart(Model, frozen=True, kw_only=True):
-    """What a refused request asked for, as `AdmissionRefused` keeps it: device names, (class, count) templates,
-    and what the VMI asks of its node. An order is one template."""
-
-    devices: tuple[str, ...] = ()
-    templates: tuple[tuple[str, int], ...] = ()
-    constraints: Constraints = Constraints()
 
 
 class BudgetLine(Model, frozen=True, kw_only=True):

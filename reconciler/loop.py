@@ -8,9 +8,8 @@ is decided (`core.decide`) nor of how a write travels (`writer`).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -58,6 +57,7 @@ class Loop:
         *,
         clock: Callable[[], int],
         timer: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         observers: Sequence[Observer] = (),
         build: str = "",
         snapshot_every: int = 20_000,
@@ -68,6 +68,7 @@ class Loop:
         self._writer = writer
         self._clock = clock
         self._timer = timer
+        self._sleep = sleep
         self._observers = observers
         self._build = build
         self._snapshot_every = snapshot_every
@@ -103,9 +104,15 @@ class Loop:
             deadline = self.state.agenda.next_deadline
             left = MAX_REST_SECONDS if deadline is None else (deadline - self._clock()) / 1000
             self._woken.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(MAX_REST_SECONDS, max(0.0, left))):
-                    await self._woken.wait()
+            waits = (
+                asyncio.ensure_future(self._woken.wait()),
+                asyncio.ensure_future(self._sleep(min(MAX_REST_SECONDS, max(0.0, left)))),
+            )
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
         await asyncio.sleep(0)
 
     def step(self) -> bool:

@@ -62,23 +62,23 @@ class ClusterWriter:
         self._may_write = may_write
         self._sleep = sleep
         self._slots = asyncio.Semaphore(MAX_IN_FLIGHT)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
 
     def send(self, seq: int, decision: Decision) -> None:
         """Start the writes of one decision; they run side by side."""
         for index, write in enumerate(decision.writes):
             task = asyncio.ensure_future(self._run(f"{seq}.{index}", write))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
 
     @property
     def in_flight(self) -> int:
-        return len(self._tasks)
+        return len(self.tasks)
 
     async def drain(self) -> None:
         """Until every write that was sent has its outcome (N1)."""
-        while self._tasks:
-            await asyncio.wait(set(self._tasks))
+        while self.tasks:
+            await asyncio.wait(set(self.tasks))
 
     async def _run(self, identity: str, write: Write) -> None:
         async with self._slots:

@@ -151,10 +151,10 @@ def _forget(state: PlacementState, kind: str, known: Object) -> None:
 
 
 def _listed(state: PlacementState, event: events.KindListed) -> None:
-    was_synced = state.synced
+    was_synced, first = state.synced, event.kind not in state.listed
     (state.missing.add if event.missing else state.missing.discard)(event.kind)
     (state.listed.discard if event.missing else state.listed.add)(event.kind)
-    if not event.missing:
+    if first and not event.missing:
         current = {item.uid for item in state.objects[event.kind].values()}
         state.stale -= current
         for uid in sorted(current & set(state.devices.by_uid)) if event.kind == DEVICE.name else ():

@@ -28,9 +28,6 @@ class Key(msgspec.Struct, frozen=True, order=True, array_like=True):
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
 
-    def __hash__(self) -> int:
-        return hash((self.kind, self.namespace, self.name))
-
 
 class Object(Model, frozen=True, kw_only=True):
     """What every stored object has. `created` and `deleting` are ms (`deleting` None: not being deleted)."""

@@ -147,7 +147,7 @@ class PlacementState:
 
     def classes(self) -> list[GpuClass]:
         """All classes by name."""
-        return sorted(self.objects[CLASS.name].values(), key=lambda c: c.name)  # type: ignore[arg-type,return-value]
+        return sorted(self.objects[CLASS.name].values(), key=lambda c: c.name)  # type: ignore[arg-type]
 
     def tenant_release(self, namespace: str) -> Release | None:
         """The release that owns a tenant namespace (R2)."""

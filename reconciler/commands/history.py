@@ -1,0 +1,258 @@
+"""`replay`, `explain`, `verify` and `who`: what the journal knows, for a person at night (J7).
+
+Owns the arguments and the exit codes; what is found is `replay`'s and `explain`'s.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+import msgspec
+from rich.progress import Progress, SpinnerColumn, TextColumn
+
+from journal.sqlite import SqliteJournal
+from journal.store import Journal, JournalError
+from reconciler import console, explain, replay
+from reconciler.core import wire
+from reconciler.core.objects import Model
+from reconciler.core.shapes import ShapeError
+from reconciler.core.snapshot import SnapshotError
+from reconciler.core.state import PlacementState
+
+EXIT_DIFFERS = 1
+"""`verify` found a difference; `explain` and `who` found no such subject."""
+EXIT_JOURNAL = 3
+"""The file is no journal, damaged, or from a newer build."""
+
+output = click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(console.FORMATS),
+    default="table",
+    show_default=True,
+    help="How the answer is printed.",
+)
+journal_file = click.argument("file", type=click.Path(exists=True, dir_okay=False))
+
+
+@contextmanager
+def opened(path: str) -> Iterator[SqliteJournal]:
+    """The journal, read-only: it may be written meanwhile. Ends the program with code 3 where it is none."""
+    try:
+        journal = SqliteJournal(path, readonly=True)
+    except JournalError as error:
+        fail(str(error), EXIT_JOURNAL)
+    try:
+        yield journal
+    except (JournalError, SnapshotError, msgspec.DecodeError) as error:
+        fail(str(error), EXIT_JOURNAL)
+    finally:
+        journal.close()
+
+
+def fail(message: str, code: int) -> None:
+    """Say why on standard error and end."""
+    click.echo(f"gpu-binder: {message}", err=True)
+    sys.exit(code)
+
+
+@contextmanager
+def progress(what: str, journal: Journal) -> Iterator[Callable[[int], None] | None]:
+    """A bar on a terminal, nothing elsewhere; yields what to call with the entry reached."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), *Progress.get_default_columns()[1:])
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(what, total=journal.last_seq)
+        yield lambda seq: bars.update(task, completed=seq)
+
+
+def moment_of(text: str | None) -> tuple[int | None, int | None]:
+    """`--at`: (entry, None) for a number, (None, ms) for an RFC 3339 time, (None, None) for nothing."""
+    if text is None:
+        return None, None
+    if text.isdigit():
+        return int(text), None
+    try:
+        return None, wire.to_ms(text.replace(" ", "T") if "T" not in text else text)
+    except (ShapeError, ValueError) as error:
+        raise click.BadParameter(
+            f"{text!r} is neither an entry number nor a time like 2026-01-31T12:00:00Z ({error})"
+        ) from error
+
+
+@click.command("replay")
+@journal_file
+@click.option("--at", metavar="SEQ|TIME", help="The state after this entry or at this time; the latest otherwise.")
+@click.option("--decisions/--no-decisions", default=False, help="List every decision up to there as well.")
+@output
+def replay_command(file: str, at: str | None, decisions: bool, form: str) -> None:
+    """Show the placement state at any moment of a journal FILE."""
+    seq, time = moment_of(at)
+    with opened(file) as journal, progress("folding", journal) as reached:
+        state = replay.state_at(journal, seq=seq, at=time, progress=reached)
+        made = []
+        if decisions:
+            made = [(e, d) for e, d in replay.decisions(journal, journal.first_seq - 1) if e.seq <= state.seq]
+    if form != "table":
+        console.emit(_plain_state(state), form)
+        return
+    out = console.console()
+    out.print(f"[bold]entry {state.seq}[/bold], {console.moment(state.now)} UTC")
+    for entry, decision in made:
+        out.print(console.decision_line(entry.seq, entry.at, decision), markup=False)
+    out.print(console.device_table(state))
+    out.print(console.node_table(state))
+    out.print(console.tenant_table(state))
+
+
+def _plain_state(state: PlacementState) -> dict[str, object]:
+    return {
+        "seq": state.seq,
+        "at": wire.from_ms(state.now),
+        "devices": list(state.all_devices()),
+        "classes": state.classes(),
+        "nodes": {
+            node: {name: msgspec.structs.asdict(units) for name, units in sorted(found.items())}
+            for node, found in sorted(state.accounts.items())
+        },
+        "unreadable": [state.unreadable[key] for key in sorted(state.unreadable)],
+        "missingKinds": sorted(state.missing),
+    }
+
+
+@click.command("explain")
+@journal_file
+@click.argument("what", type=click.Choice(tuple(explain.SUBJECT_KINDS)))
+@click.argument("subject", metavar="NAMESPACE/NAME")
+@click.option("--seq", type=int, help="Explain the decision at this entry; the last one otherwise.")
+@output
+def explain_command(file: str, what: str, subject: str, seq: int | None, form: str) -> None:
+    """Say why a device, VMI or class of a journal FILE got what it got: every node, its units, why it lost, and
+    each budget on the way up."""
+    namespace, _, name = subject.rpartition("/")
+    if not name or (what != "class" and not namespace):
+        raise click.BadParameter(f"{subject!r} is not NAMESPACE/NAME", param_hint="SUBJECT")
+    with opened(file) as journal:
+        lines = explain.history(journal, explain.SUBJECT_KINDS[what], namespace, name)
+        if not lines:
+            fail(f"the journal tells of no decision about {what} {subject}", EXIT_DIFFERS)
+        wanted = seq if seq is not None else _telling(lines)
+        if wanted not in {line.seq for line in lines}:
+            fail(f"entry {wanted} is no decision about {what} {subject}", EXIT_DIFFERS)
+        found = explain.explain(journal, wanted)
+    if form != "table":
+        console.emit({"explanation": found, "history": lines}, form)
+        return
+    out = console.console()
+    console.print_explanation(found, out)
+    out.print(console.history_table(f"{what} {subject}", lines))
+
+
+def _telling(lines: list[explain.HistoryLine]) -> int:
+    """The last entry that chose or refused something; the last of all where none did."""
+    choices = ("Bind", "RefuseBind", "Hold", "RefuseOrder", "Refuse", "Lose", "Restore")
+    telling = [line.seq for line in lines if line.action in choices]
+    return telling[-1] if telling else lines[-1].seq
+
+
+class VerifyAnswer(Model, frozen=True, kw_only=True):
+    """What `verify -o json` prints."""
+
+    entries: int
+    decisions: int
+    same: bool
+    difference: replay.Difference | None = None
+
+
+@click.command("verify")
+@journal_file
+@output
+def verify_command(file: str, form: str) -> None:
+    """Recompute every decision of a journal FILE with this build and report the first that differs.
+
+    Exit code 0: all the same; 1: one differs; 3: the file cannot be read.
+    """
+    with opened(file) as journal, progress("verifying", journal) as reached:
+        found = replay.verify(journal, reached)
+    if form != "table":
+        console.emit(
+            VerifyAnswer(
+                entries=found.entries,
+                decisions=found.decisions,
+                same=found.difference is None,
+                difference=found.difference,
+            ),
+            form,
+        )
+    elif found.difference is None:
+        click.echo(f"{found.entries} entries, {found.decisions} decisions: all the same")
+    else:
+        _print_difference(found.difference)
+    if found.difference is not None:
+        sys.exit(EXIT_DIFFERS)
+
+
+def _print_difference(found: replay.Difference) -> None:
+    out = console.console()
+    out.print(f"[bold]entry {found.seq}[/bold], {console.moment(found.at)}: {found.what}", markup=True)
+    sides = [{} if side is None else msgspec.to_builtins(side) for side in (found.recorded, found.recomputed)]
+    names = sorted({*sides[0], *sides[1]})
+    rows = [(name, sides[0].get(name, ""), sides[1].get(name, "")) for name in names]
+    out.print(console.table("First difference", ("field", "recorded", "recomputed"), rows))
+
+
+@click.command("who")
+@journal_file
+@click.argument("subject", metavar="NODE|NAMESPACE/DEVICE")
+@click.option("--at", metavar="SEQ|TIME", help="When; the latest otherwise.")
+@output
+def who_command(file: str, subject: str, at: str | None, form: str) -> None:
+    """Say who held the units of a node, or where a device's units were, at a moment of a journal FILE."""
+    seq, time = moment_of(at)
+    with opened(file) as journal, progress("folding", journal) as reached:
+        state = replay.state_at(journal, seq=seq, at=time, progress=reached)
+    namespace, slash, name = subject.partition("/")
+    rows: list[tuple[object, ...]]
+    if slash:
+        device = state.device(namespace, name)
+        if device is None:
+            fail(f"there was no device {subject} at {console.moment(state.now)}", EXIT_DIFFERS)
+        assert device is not None
+        placed, attached = device.placement, device.attachment
+        rows = [
+            (
+                placed.node if placed else "",
+                namespace,
+                name,
+                attached.vmi_name if attached else "",
+                device.count,
+                device.phase,
+            )
+        ]
+    else:
+        if state.node(subject) is None and subject not in state.accounts:
+            fail(f"there was no node {subject} at {console.moment(state.now)}", EXIT_DIFFERS)
+        rows = [(subject, ns, dev, vmi, units, "Bound") for ns, dev, vmi, units in console.holders(state, subject)]
+        rows += [
+            (subject, pod.namespace, "", pod.vmi_name or pod.name, sum(state.raw_capacity[uid].values()), "Raw")
+            for uid in sorted(state.gpu_pods_on.get(subject, ()))
+            if state.raw_capacity.get(uid) and (pod := state.pod(uid)) is not None
+        ]
+    columns = ("node", "namespace", "device", "vmi", "units", "phase")
+    if form != "table":
+        console.emit(
+            {"at": wire.from_ms(state.now), "holders": [dict(zip(columns, r, strict=True)) for r in rows]}, form
+        )
+        return
+    console.console().print(console.table(f"At {console.moment(state.now)}", columns, rows, numbers=("units",)))
+
+
+COMMANDS = (replay_command, explain_command, verify_command, who_command)
