@@ -116,6 +116,10 @@ class Store:
         objects = self._objects.get(kind.name, {})
         return [objects[at] for at in sorted(objects) if not namespace or at[0] == namespace]
 
+    def documents(self, kind: Kind, namespace: str = "") -> list[Document]:
+        """The same as they are stored: to read, never to change."""
+        return [stored.document for stored in self.of_kind(kind, namespace)]
+
     def everything(self) -> Iterator[Stored]:
         for name in sorted(self._objects):
             yield from (self._objects[name][at] for at in sorted(self._objects[name]))
