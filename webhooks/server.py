@@ -34,6 +34,9 @@ MARGIN_SECONDS = 0.5
 """We answer this long before the API server stops listening: an answer that arrives late is an error without
 a reason."""
 
+DRAIN_SECONDS = 30.0
+"""The longest timeout Kubernetes lets a webhook register: no review can run longer."""
+
 ALLOWED_OUTCOME = "Allowed"
 FAILED_OUTCOME = "Failed"
 
@@ -100,7 +103,9 @@ class Server:
             self._certificates.watch(sleep, certificate_poll_seconds), name="certificates"
         )
         # A client that went away gets no VM: its start is undone at once, not after the bind deadline.
-        self._runner = web.AppRunner(self.application(), handler_cancellation=True, access_log=None)
+        self._runner = web.AppRunner(
+            self.application(), handler_cancellation=True, access_log=None, shutdown_timeout=DRAIN_SECONDS
+        )
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port, ssl_context=self._certificates.context, shutdown_timeout=30.0)
         await site.start()

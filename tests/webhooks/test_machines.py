@@ -382,8 +382,13 @@ async def test_b4_a_joined_start_that_is_undone_is_followed_by_one_of_our_own(wo
     body = device_body("d2", phase="Held")
     world.cluster.put(DEVICE, body)
     gone = {"phase": "Held", "attachment": None, "bindRequest": None}
-    steps = iter([lambda: world.cluster.status("d1", gone)])
-    world.time.on_sleep.insert(0, lambda: next(steps, lambda: None)())
+    undone = []
+
+    def undo_once():
+        if not undone:
+            undone.append(world.cluster.status("d1", gone))
+
+    world.time.on_sleep.insert(0, undo_once)
     await start(world, [{"device": "d1"}, {"device": "d2"}])
     assert {d.attachment.request_id for d in world.cluster.devices()} == {"request-1"}
 
