@@ -105,7 +105,7 @@ class Players:
             await self.cluster.create(GPU_NODE, "", {"metadata": {"name": node}})
         status = {
             "reportedAt": timestamp(self.cluster.store.clock()),
-            "functions": [msgspec.to_builtins(function) for function in functions],
+            "functions": [_function(function) for function in functions],
         }
         await self.cluster.patch(GPU_NODE, "", node, {"status": status}, subresource="status")
 
@@ -236,6 +236,14 @@ def vmi_body(
         metadata["annotations"] = {DEVICES_ANNOTATION: msgspec.json.encode(items).decode()}
     domain = {"memory": {"guest": memory}, "devices": {}}
     return {"metadata": metadata, "spec": {"domain": domain, **(spec or {})}}
+
+
+def _function(function: Function | Mapping[str, Any]) -> Document:
+    """A function with the fields an agent always tells; the model leaves out what is its own default."""
+    if not isinstance(function, Function):
+        return dict(function)
+    told: Document = msgspec.to_builtins(function)
+    return {"kind": function.kind, "healthy": function.healthy, **told}
 
 
 def _ready(status: str) -> dict[str, str]:

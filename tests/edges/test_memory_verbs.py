@@ -78,7 +78,7 @@ async def test_generated_names_differ_and_keep_their_base(api: MemoryCluster) ->
 
 async def test_a_taken_name_a_missing_object_and_a_missing_namespace_are_told_apart(api: MemoryCluster) -> None:
     await api.create(DEVICE, "tenant-a", device("d1"))
-    with pytest.raises(AlreadyExists, match='gpudevices.gpu.cozystack.io "d1" already exists'):
+    with pytest.raises(AlreadyExists, match=r'gpudevices\.gpu\.cozystack\.io "d1" already exists'):
         await api.create(DEVICE, "tenant-a", device("d1"))
     with pytest.raises(NotFound, match='"d2" not found'):
         await api.get(DEVICE, "tenant-a", "d2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from reconciler.cluster import Expired, KindMissing, Rejected, Unavailable
@@ -124,14 +125,10 @@ async def test_the_second_form_of_410_is_a_line_in_the_stream_n7_c39(api: Memory
     await api.create(NODE, "", named("n2"))
     await settle()
     assert [line["type"] for line in watch.lines] == ["ADDED", "ERROR"] and watch.task.done()
-    error = wire.decode_line(NODE, b'{"type":"ERROR","object":%s}' % _encoded(watch.lines[-1]["object"]))
+    error = wire.decode_line(
+        NODE, b'{"type":"ERROR","object":%s}' % msgspec.json.encode(watch.lines[-1]["object"])
+    )
     assert isinstance(error, wire.Failed) and error.code == 410
-
-
-def _encoded(value: object) -> bytes:
-    import msgspec
-
-    return msgspec.json.encode(value)
 
 
 async def test_a_silent_watch_stays_open_past_its_time_until_it_heals_c38(
