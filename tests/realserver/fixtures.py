@@ -1,0 +1,22 @@
+"""The control plane as a fixture of the whole session, for every suite that wants a real API server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.realserver import binaries
+from tests.realserver.controlplane import ControlPlane, running
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """etcd, kube-apiserver, scheduler and controllers, once for all suites; tests keep apart by namespace."""
+    lacking = binaries.missing(*binaries.SERVER)
+    if lacking and binaries.required():
+        pytest.fail(f"{binaries.REASON}; lacking: {', '.join(lacking)}")
+    if lacking:
+        pytest.skip(binaries.REASON)
+    with running(tmp_path_factory.mktemp("control-plane")) as plane:
+        yield plane
