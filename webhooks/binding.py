@@ -2,7 +2,7 @@
 
 Owns the order of the writes and what is done about each of their outcomes. The binder decides; the channel is
 GPUDevice status, so the webhook and the leader may run in different replicas. Neighbours: `sets` (where a device
-stands), `undo` (taking it back), `reader` (cache or GET).
+stands), `answers` (what the binder says), `undo` (taking it back), `reader` (cache or GET).
 
 Invariant: whoever wrote attachments of a request takes them back unless its answer is Bound. A crash in between
 is the binder's to repair: it releases an attachment whose VMI never appeared (P5).
@@ -17,8 +17,8 @@ from typing import Any
 import structlog
 
 from reconciler.cluster import AlreadyExists, Cluster, Conflict, NotFound, Unavailable
-from reconciler.core import fitting, wire
-from reconciler.core.objects import DEVICE, Attachment, BindAnswer, BindRequest, Device
+from reconciler.core import wire
+from reconciler.core.objects import DEVICE, Attachment, BindRequest, Device
 from reconciler.core.references import TemplateReference
 from reconciler.core.vocabulary import (
     API_VERSION,
@@ -29,17 +29,14 @@ from reconciler.core.vocabulary import (
     Phase,
     Reason,
 )
+from webhooks.answers import READ_SECONDS, Answers, carries, late, pause
 from webhooks.clock import Clock
 from webhooks.reader import DeviceReader, decode_device
 from webhooks.review import Denied
-from webhooks.sets import DeviceSet, Stand, Standing, belongs, held_by_earlier, standing_of
+from webhooks.sets import DeviceSet, Stand, Standing, held_by_earlier, standing_of
 from webhooks.undo import Undo
 from webhooks.view import CheckDevice, CheckStart, View
 
-LOOK_SECONDS = 0.025
-"""Between two looks into the cache; costs nothing but a wake-up."""
-READ_EVERY = 10
-"""Looks between two GETs of the devices whose answer the cache does not show: one read each 250 ms."""
 ATTEMPTS = 3
 """Versions of one device we decide on before we give way: the binder writes to it at most twice meanwhile."""
 
@@ -75,6 +72,7 @@ class BindClient:
         self._check_device = check_device
         self._new_id = new_id
         self._clock = clock or Clock()
+        self._answers = Answers(self._reader, view, self._clock)
         self._on_bind = on_bind
         self._on_conflict = on_conflict
         self._log = log or structlog.get_logger("webhooks.binding")
@@ -90,7 +88,7 @@ class BindClient:
             done = await self._attempt(wanted, until, dry_run, doubt=False)
             while not done:
                 if self._clock.monotonic() >= until:
-                    raise _late(wanted)
+                    raise late(wanted)
                 done = await self._attempt(wanted, until, dry_run, doubt=True)
         except Denied as denied:
             self._on_bind(denied.reason, self._clock.monotonic() - begun)
@@ -108,7 +106,7 @@ class BindClient:
         devices, standings = await self._look(wanted, doubt)
         requested = sorted({s.request_id for s in standings.values() if s.stand is Stand.REQUESTED})
         if requested:
-            return await self._follow(wanted, requested[0], until, dry_run)
+            return await self._answers.follow(wanted, requested[0], until, dry_run)
         busy = sorted(name for name, found in standings.items() if found.stand is Stand.RELEASING)
         if busy:
             denied = Denied(
@@ -116,7 +114,7 @@ class BindClient:
                 f"GPUDevice {wanted.namespace}/{busy[0]} is still being released from an earlier run of "
                 f"{wanted.vmi}; try again in a moment",
             )
-            await self._pause(0.0 if dry_run else until, denied, LOOK_SECONDS * READ_EVERY)
+            await pause(self._clock, 0.0 if dry_run else until, denied, READ_SECONDS)
             return False
         held = [device for name in wanted.held if (device := devices[name]) is not None]
         refusal = self._check_start(
@@ -165,51 +163,6 @@ class BindClient:
                 return device
         return None
 
-    async def _pause(self, until: float, late: Denied, seconds: float = LOOK_SECONDS) -> None:
-        if self._clock.monotonic() + seconds >= until:
-            raise late
-        await self._clock.sleep(seconds)
-
-    # Another start of the same VMI
-
-    async def _follow(self, wanted: DeviceSet, request_id: str, until: float, dry_run: bool) -> bool:
-        """Take the answer of a request that this VMI made before, without owning its undo (B4, C17, C21). False:
-        that request is gone."""
-        late = Denied(
-            Reason.BIND_TIMEOUT,
-            f"an earlier start of {wanted.vmi} has not been answered yet; try again in a moment",
-        )
-        while True:
-            devices = await self._reader.read_all(wanted.namespace, wanted.names)
-            ours = [name for name in wanted.names if belongs(wanted, devices[name], request_id)]
-            if not ours:
-                return False
-            present = [device for device in devices.values() if device is not None]
-            if len(ours) == wanted.size:
-                answers = [_answer(device, request_id) for device in present]
-                node = self._verdict([answer for answer in answers if answer is not None], wanted.size)
-                if node:
-                    self._check_recent(wanted, present, node)
-                    return True
-            if dry_run:
-                return True
-            await self._pause(until, late, LOOK_SECONDS * READ_EVERY)
-
-    def _check_recent(self, wanted: DeviceSet, devices: list[Device], node_name: str) -> None:
-        """An answer is taken as one's own only while it is fresh and its node still suits the VMI (B4)."""
-        for device in devices:
-            answer = device.bind_answer
-            age = self._clock.now() - (answer.answered_at if answer is not None else 0)
-            if (
-                age > self._view.settings.attach_grace
-                or device.phase != Phase.BOUND
-                or device.deleting is not None
-            ):
-                raise held_by_earlier(wanted, device.name)
-        node = self._view.node(node_name)
-        if node is not None and fitting.why_not(node, wanted.constraints, wanted.constraints.memory) is not None:
-            raise held_by_earlier(wanted, devices[0].name)
-
     # A request of our own
 
     async def _request(self, wanted: DeviceSet, devices: dict[str, Device | None], until: float) -> bool:
@@ -228,7 +181,7 @@ class BindClient:
             for name in wanted.names:
                 undo.touched.append(name)
                 await self._attach(wanted, name, devices[name], request, undo)
-            node = await self._wait(wanted, request.id, until)
+            node = await self._answers.wait(wanted, request.id, until)
         except _LookAgain:
             undo.made.clear()  # whoever has the set now uses the templates too
             await asyncio.shield(self._spawn(undo))
@@ -283,7 +236,7 @@ class BindClient:
             except (NotFound, Unavailable):
                 pass
             device = await self._reader.read(wanted.namespace, name)
-            if device is not None and _carries(device, request.id):
+            if device is not None and carries(device, request.id):
                 return
             if self._standings_one(wanted, name, device).stand is not Stand.FREE:
                 raise _LookAgain
@@ -294,73 +247,6 @@ class BindClient:
 
     def _standings_one(self, wanted: DeviceSet, name: str, device: Device | None) -> Standing:
         return standing_of(wanted, name, device, self._view.seen_vmis, self._check_device)
-
-    async def _wait(self, wanted: DeviceSet, request_id: str, until: float) -> str:
-        """The node, once every device carries a Bound answer to this request (B3). Raises `Denied` when it is
-        refused, late, or when a device is gone."""
-        answers: dict[str, BindAnswer] = {}
-        look = 0
-        while True:
-            for name in wanted.names:
-                cached = self._reader.cached(wanted.namespace, name)
-                if cached is not None and (found := _answer(cached, request_id)) is not None:
-                    answers[name] = found
-            missing = [name for name in wanted.names if name not in answers]
-            if missing and look % READ_EVERY == READ_EVERY - 1:
-                for name, device in (await self._read_if_possible(wanted.namespace, missing)).items():
-                    self._still_ours(wanted, name, device, request_id)
-                    if device is not None and (found := _answer(device, request_id)) is not None:
-                        answers[name] = found
-            node = self._verdict(list(answers.values()), wanted.size)
-            if node:
-                return node
-            if len(answers) == wanted.size:
-                answers.clear()  # two answers of a request decided anew: the later one is still on its way
-            look += 1
-            await self._pause(until, _late(wanted))
-
-    async def _read_if_possible(self, namespace: str, names: list[str]) -> dict[str, Device | None]:
-        try:
-            return await self._reader.read_all(namespace, names)
-        except Unavailable:
-            return {}
-
-    def _still_ours(self, wanted: DeviceSet, name: str, device: Device | None, request_id: str) -> None:
-        if device is None or device.deleting is not None:
-            raise Denied(
-                Reason.DEVICE_DELETED,
-                f"GPUDevice {wanted.namespace}/{name} was deleted while {wanted.vmi} started; refer to another",
-            )
-        if not _carries(device, request_id):
-            raise Denied(
-                Reason.DEVICE_ATTACHED,
-                f"GPUDevice {wanted.namespace}/{name} was released while {wanted.vmi} started; try again",
-            )
-
-    def _verdict(self, answers: list[BindAnswer], size: int) -> str:
-        """The node all answers name, "" while they do not. Raises `Denied` for a refusal."""
-        for answer in answers:
-            if answer.outcome != Outcome.BOUND:
-                raise Denied(answer.reason or Reason.NO_NODE_FITS, answer.message)
-        nodes = {answer.node for answer in answers}
-        return answers[0].node if len(answers) == size and len(nodes) == 1 else ""
-
-
-def _carries(device: Device, request_id: str) -> bool:
-    return device.attachment is not None and device.attachment.request_id == request_id
-
-
-def _answer(device: Device, request_id: str) -> BindAnswer | None:
-    """The device's answer to this request, None while there is none or the device no longer carries it."""
-    answer = device.bind_answer if _carries(device, request_id) else None
-    return answer if answer is not None and answer.request_id == request_id else None
-
-
-def _late(wanted: DeviceSet) -> Denied:
-    return Denied(
-        Reason.BIND_TIMEOUT,
-        f"the GPUs of {wanted.vmi} were not placed in time; nothing is kept, try again in a moment",
-    )
 
 
 def template_body(namespace: str, name: str, template: TemplateReference) -> dict[str, Any]:

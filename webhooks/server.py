@@ -107,7 +107,7 @@ class Server:
             self.application(), handler_cancellation=True, access_log=None, shutdown_timeout=DRAIN_SECONDS
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port, ssl_context=self._certificates.context, shutdown_timeout=30.0)
+        site = web.TCPSite(self._runner, host, port, ssl_context=self._certificates.context)
         await site.start()
         return int(self._runner.addresses[0][1])
 

@@ -300,10 +300,10 @@ _values = st.recursive(
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                (
-                    "metadata name labels annotations spec domain devices gpus affinity values resourceQuotas "
-                    "className count tolerations nodeAffinity memory"
-                ).split()
+                [
+                    *("metadata", "name", "labels", "annotations", "spec", "domain", "devices", "gpus", "memory"),
+                    *("affinity", "values", "resourceQuotas", "className", "count", "tolerations"),
+                ]
             ),
             inner,
             max_size=4,

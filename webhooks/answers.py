@@ -1,0 +1,147 @@
+"""What the binder answers to a request, as a webhook waits for it (B3, B4).
+
+Owns the polling (cache, then GET), when an answer counts and whose it is. Writes nothing. Neighbour: `binding`.
+"""
+
+from __future__ import annotations
+
+from reconciler.cluster import Unavailable
+from reconciler.core import fitting
+from reconciler.core.objects import BindAnswer, Device
+from reconciler.core.vocabulary import Outcome, Phase, Reason
+from webhooks.clock import Clock
+from webhooks.reader import DeviceReader
+from webhooks.review import Denied
+from webhooks.sets import DeviceSet, belongs, held_by_earlier
+from webhooks.view import View
+
+LOOK_SECONDS = 0.025
+"""Between two looks into the cache; costs nothing but a wake-up."""
+READ_SECONDS = 0.25
+"""Between two GETs of the devices whose answer the cache does not show."""
+_LOOKS_PER_READ = round(READ_SECONDS / LOOK_SECONDS)
+
+
+class Answers:
+    """Reads answers for the bind clients of one replica."""
+
+    def __init__(self, reader: DeviceReader, view: View, clock: Clock) -> None:
+        self._reader = reader
+        self._view = view
+        self._clock = clock
+
+    async def follow(self, wanted: DeviceSet, request_id: str, until: float, dry_run: bool) -> bool:
+        """Take the answer of a request that this VMI made before, without owning its undo (B4, C17, C21). False:
+        that request is gone."""
+        unanswered = Denied(
+            Reason.BIND_TIMEOUT,
+            f"an earlier start of {wanted.vmi} has not been answered yet; try again in a moment",
+        )
+        while True:
+            devices = await self._reader.read_all(wanted.namespace, wanted.names)
+            ours = [name for name in wanted.names if belongs(wanted, devices[name], request_id)]
+            if not ours:
+                return False
+            present = [device for device in devices.values() if device is not None]
+            if len(ours) == wanted.size:
+                answers = [_answer(device, request_id) for device in present]
+                node = _verdict([answer for answer in answers if answer is not None], wanted.size)
+                if node:
+                    self._check_recent(wanted, present, node)
+                    return True
+            if dry_run:
+                return True
+            await pause(self._clock, until, unanswered, READ_SECONDS)
+
+    def _check_recent(self, wanted: DeviceSet, devices: list[Device], node_name: str) -> None:
+        """An answer is taken as one's own only while it is fresh and its node still suits the VMI (B4)."""
+        for device in devices:
+            answer = device.bind_answer
+            age = self._clock.now() - (answer.answered_at if answer is not None else 0)
+            if (
+                age > self._view.settings.attach_grace
+                or device.phase != Phase.BOUND
+                or device.deleting is not None
+            ):
+                raise held_by_earlier(wanted, device.name)
+        node = self._view.node(node_name)
+        if node is not None and fitting.why_not(node, wanted.constraints, wanted.constraints.memory) is not None:
+            raise held_by_earlier(wanted, devices[0].name)
+
+    async def wait(self, wanted: DeviceSet, request_id: str, until: float) -> str:
+        """The node, once every device carries a Bound answer to this request (B3). Raises `Denied` when it is
+        refused, late, or when a device is gone."""
+        answers: dict[str, BindAnswer] = {}
+        look = 0
+        while True:
+            for name in wanted.names:
+                cached = self._reader.cached(wanted.namespace, name)
+                if cached is not None and (found := _answer(cached, request_id)) is not None:
+                    answers[name] = found
+            missing = [name for name in wanted.names if name not in answers]
+            if missing and look % _LOOKS_PER_READ == _LOOKS_PER_READ - 1:
+                for name, device in (await self._read_if_possible(wanted.namespace, missing)).items():
+                    _still_ours(wanted, name, device, request_id)
+                    if device is not None and (found := _answer(device, request_id)) is not None:
+                        answers[name] = found
+            node = _verdict(list(answers.values()), wanted.size)
+            if node:
+                return node
+            if len(answers) == wanted.size:
+                answers.clear()  # two answers of a request decided anew: the later one is still on its way
+            look += 1
+            await pause(self._clock, until, late(wanted), LOOK_SECONDS)
+
+    async def _read_if_possible(self, namespace: str, names: list[str]) -> dict[str, Device | None]:
+        try:
+            return await self._reader.read_all(namespace, names)
+        except Unavailable:
+            return {}
+
+
+def _still_ours(wanted: DeviceSet, name: str, device: Device | None, request_id: str) -> None:
+    if device is None or device.deleting is not None:
+        raise Denied(
+            Reason.DEVICE_DELETED,
+            f"GPUDevice {wanted.namespace}/{name} was deleted while {wanted.vmi} started; refer to another",
+        )
+    if not carries(device, request_id):
+        raise Denied(
+            Reason.DEVICE_ATTACHED,
+            f"GPUDevice {wanted.namespace}/{name} was released while {wanted.vmi} started; try again",
+        )
+
+
+def _verdict(answers: list[BindAnswer], size: int) -> str:
+    """The node all answers name, "" while they do not. Raises `Denied` for a refusal."""
+    for answer in answers:
+        if answer.outcome != Outcome.BOUND:
+            raise Denied(answer.reason or Reason.NO_NODE_FITS, answer.message)
+    nodes = {answer.node for answer in answers}
+    return answers[0].node if len(answers) == size and len(nodes) == 1 else ""
+
+
+def carries(device: Device, request_id: str) -> bool:
+    """The device is attached under this request."""
+    return device.attachment is not None and device.attachment.request_id == request_id
+
+
+def _answer(device: Device, request_id: str) -> BindAnswer | None:
+    """The device's answer to this request, None while there is none or the device no longer carries it."""
+    answer = device.bind_answer if carries(device, request_id) else None
+    return answer if answer is not None and answer.request_id == request_id else None
+
+
+def late(wanted: DeviceSet) -> Denied:
+    """The bounded time is over (B3)."""
+    return Denied(
+        Reason.BIND_TIMEOUT,
+        f"the GPUs of {wanted.vmi} were not placed in time; nothing is kept, try again in a moment",
+    )
+
+
+async def pause(clock: Clock, until: float, too_late: Denied, seconds: float) -> None:
+    """Sleep, or raise `too_late` where the sleep would end at or after `until` (monotonic seconds)."""
+    if clock.monotonic() + seconds >= until:
+        raise too_late
+    await clock.sleep(seconds)
