@@ -6,12 +6,13 @@ import pytest
 
 from reconciler.cluster import Conflict, Rejected, Unavailable
 from reconciler.core.checks import Refusal
-from reconciler.core.objects import DEVICE, VMI, Namespace, Requirement, Settings, Term, Toleration
+from reconciler.core.objects import DEVICE, VMI, Namespace, Node, Requirement, Settings, Term, Toleration
 from reconciler.core.references import TemplateReference
 from reconciler.core.vocabulary import (
     DEVICE_FINALIZER,
     DEVICES_ANNOTATION,
     DEVICES_LABEL,
+    SCHEDULABLE_LABEL,
     TEMPLATE_LABEL,
     RawNamePolicy,
     Reason,
@@ -290,6 +291,23 @@ async def test_w2_v1_raw_gpu_names_are_refused_where_the_policy_forbids_them(wor
     assert A100 in denied.message
 
 
+async def test_c21_v1_entries_of_ours_in_an_exported_manifest_are_no_raw_use(world):
+    world.held("d1")
+    world.view.settings = Settings(writer=WRITER, raw_name_policy=RawNamePolicy.FORBIDDEN)
+    exported = [{"name": f"gpu-binder-0-{unit}", "deviceName": A100} for unit in range(3)]
+    started, _ = await start(world, body=vmi_body(references=ONE, domain={"devices": {"gpus": exported}}))
+    assert started["spec"]["domain"]["devices"]["gpus"] == exported[:1]
+
+
+async def test_v1_outside_of_tenants_raw_names_are_nobodys_business(world):
+    world.view.settings = Settings(writer=WRITER, raw_name_policy=RawNamePolicy.FORBIDDEN)
+    world.held("d1", namespace="cozy-system")
+    body = vmi_body(references=ONE, domain=RAW["limits"])
+    with pytest.raises(Denied) as caught:
+        await world.machines(review(body, namespace="cozy-system"), 1.0)
+    assert caught.value.reason is not Reason.RAW_NAME_FORBIDDEN
+
+
 async def test_r1_another_vendors_device_is_no_gpu(world):
     world.held("d1")
     world.view.settings = Settings(writer=WRITER, raw_name_policy=RawNamePolicy.FORBIDDEN)
@@ -419,6 +437,23 @@ async def test_b4_an_old_answer_is_nobodys_own(world):
     await start(world)
     world.time.seconds += world.view.settings.attach_grace / 1000 + 1
     assert (await refused(world)).reason is Reason.DEVICE_ATTACHED
+
+
+async def test_b4_an_answer_whose_node_no_longer_suits_the_vmi_is_not_taken(world):
+    world.held("d1")
+    labels = {SCHEDULABLE_LABEL: "true", "zone": "a"}
+    world.view.nodes["n1"] = Node(name="n1", uid="n", ready=True, labels=labels)
+    await start(world)
+    _, patch = await start(world, body=vmi_body(references=ONE, nodeSelector={"zone": "a"}))
+    assert patch
+    denied = await refused(world, body=vmi_body(references=ONE, nodeSelector={"zone": "b"}))
+    assert denied.reason is Reason.DEVICE_ATTACHED
+
+
+async def test_b1_an_answer_to_an_older_request_is_cleared_with_the_new_one(world):
+    world.held("d1", bindAnswer={"requestID": "old", "outcome": "Refused"})
+    await start(world)
+    assert world.cluster.device("d1").bind_answer.request_id == "request-1"
 
 
 async def test_c06_a_restart_waits_for_the_release_of_the_run_before(world):
@@ -590,6 +625,52 @@ async def test_w5_an_api_server_that_is_away_is_a_clean_denial(world):
     world.cluster.on_call = away
     denied = await refused(world)
     assert (denied.reason, denied.code) == (Reason.NOT_READY, 503)
+
+
+def _taken_by_r9(world, name):
+    world.cluster.status(
+        name,
+        {
+            "attachment": {"vmiName": "vm1", "requestID": "r9"},
+            "bindRequest": {"id": "r9", "vmiName": "vm1", "setSize": 2},
+        },
+    )
+
+
+async def test_b4_c17_the_loser_of_two_starts_leaves_the_winner_the_template_it_made(world):
+    first, second = template_name("vm1", 0), template_name("vm1", 1)
+    body = device_body(first, phase="Pending")
+    body["metadata"]["labels"] = {TEMPLATE_LABEL: "true"}
+    world.cluster.put(DEVICE, body)
+
+    def win(verb, target):
+        if verb == "patch":
+            world.cluster.on_call = lambda verb, name: None
+            _taken_by_r9(world, first)
+            world.time.on_sleep.insert(0, lambda: _taken_by_r9(world, second))
+
+    world.cluster.on_call = win
+    await start(world, [*TEMPLATE, *TEMPLATE])
+    assert ("create", second) in world.cluster.writes
+    assert not [write for write in world.cluster.writes if write[0] == "delete"]
+    assert {device.attachment.request_id for device in world.cluster.devices()} == {"r9"}
+
+
+async def test_b3_a_template_that_another_start_has_taken_meanwhile_is_not_deleted(world):
+    world.held("d1")
+    name = template_name("vm1", 0)
+
+    def steal(verb, target):
+        if (verb, target) == ("patch", "d1"):
+            world.cluster.status("d1", {"phase": "Attached", "attachment": {"vmiName": "vm9", "requestID": "x"}})
+        if verb == "delete":
+            world.cluster.on_call = lambda verb, name: None
+            _taken_by_r9(world, name)
+
+    world.cluster.on_call = steal
+    assert (await refused(world, [{"device": "d1"}, *TEMPLATE])).reason is Reason.DEVICE_ATTACHED
+    assert world.cluster.device(name).deleting is None
+    assert world.cluster.device(name).attachment.request_id == "r9"
 
 
 # Refused, late, cancelled
