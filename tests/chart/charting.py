@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.realserver import binaries
+
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "chart"
 EXAMPLE = Path(__file__).parent / "tenant-example"
@@ -25,25 +27,16 @@ def helm_binary() -> str | None:
     """Helm as the user names it, as the tools of the real-server suite built it, or on the path."""
     if named := os.environ.get("GPU_BINDER_HELM"):
         return named
-    try:
-        from tests.realserver import binaries
-    except ImportError:
-        pass
-    else:
-        found = getattr(binaries, "existing", lambda _name: None)("helm")
-        if found:
-            return str(found)
-    tools = Path.home() / ".cache" / "gpu-binder" / "tools"
-    built = sorted(tools.glob("**/helm")) if tools.is_dir() else []
-    return str(built[-1]) if built else shutil.which("helm")
+    built = binaries.find("helm")
+    return str(built) if built else shutil.which("helm")
 
 
 def helm(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     binary = helm_binary()
     if binary is None:
-        if os.environ.get("CI"):
-            pytest.fail("no helm binary; CI builds one before the tests")
-        pytest.skip("no helm: set GPU_BINDER_HELM or run the real-server suite once, which builds it")
+        if binaries.required():
+            pytest.fail(f"no helm: build it with `{binaries.COMMAND}`")
+        pytest.skip(f"no helm: set GPU_BINDER_HELM, or build it with `{binaries.COMMAND}`")
     done = subprocess.run([binary, *arguments], capture_output=True, text=True, timeout=120, check=False)
     if check and done.returncode:
         raise AssertionError(f"helm {' '.join(arguments)}\n{done.stderr}")

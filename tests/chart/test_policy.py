@@ -18,9 +18,7 @@ def test_V1_a_missing_settings_map_fails_closed():
 
 
 def test_V1_machines_instances_pods_and_ephemeral_containers_are_matched():
-    matched = {
-        resource for rule in policy()["matchConstraints"]["resourceRules"] for resource in rule["resources"]
-    }
+    matched = {resource for rule in policy()["matchConstraints"]["resourceRules"] for resource in rule["resources"]}
     assert matched == {"virtualmachines", "virtualmachineinstances", "pods", "pods/ephemeralcontainers"}
 
 
@@ -42,6 +40,17 @@ def test_V1_launchers_are_let_through_by_user_name_from_the_settings():
 def test_V2_the_label_is_demanded_whatever_the_raw_name_policy_says():
     expressions = [item["expression"] for item in policy()["validations"]]
     assert "!variables.unlabelled" in expressions
+
+
+def test_V1_the_watch_on_the_settings_outlives_the_release_and_refuses_nothing():
+    anchor = pick(render(), "ValidatingAdmissionPolicy", "-parameter-watch")
+    binding = pick(render(), "ValidatingAdmissionPolicyBinding", "-parameter-watch")
+    for item in (anchor, binding):
+        assert item["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    assert anchor["spec"]["failurePolicy"] == "Ignore"
+    assert anchor["spec"]["paramKind"] == policy()["paramKind"]
+    assert binding["spec"]["paramRef"]["parameterNotFoundAction"] == "Allow"
+    assert binding["spec"]["validationActions"] == ["Audit"]
 
 
 def test_V1_the_policy_can_be_left_out():
