@@ -94,6 +94,12 @@ matchExpressions:
 {{- if le (int .Values.webhooks.timeoutSeconds) (add1 (int .Values.controller.bindDeadlineSeconds) | int) }}
 {{- fail (printf "webhooks.timeoutSeconds (%d) must be at least 2 above controller.bindDeadlineSeconds (%d), so that a start is answered before the API server gives up" (int .Values.webhooks.timeoutSeconds) (int .Values.controller.bindDeadlineSeconds)) }}
 {{- end }}
+{{- if lt (int .Values.controller.attachGraceSeconds) (mul 2 (int .Values.controller.bindDeadlineSeconds) | int) }}
+{{- fail "controller.attachGraceSeconds must be at least twice controller.bindDeadlineSeconds, or a start that still waits would be released" }}
+{{- end }}
+{{- if ge (int .Values.nodeAgent.intervalSeconds) (int .Values.controller.reportStaleSeconds) }}
+{{- fail "nodeAgent.intervalSeconds must be below controller.reportStaleSeconds, or every report would be silence before the next" }}
+{{- end }}
 {{- if lt (int .Values.controller.terminationGracePeriodSeconds) (add (int .Values.controller.bindDeadlineSeconds) 10 | int) }}
 {{- fail "controller.terminationGracePeriodSeconds must leave 10 seconds beyond controller.bindDeadlineSeconds, so that started answers are finished" }}
 {{- end }}

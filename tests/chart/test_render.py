@@ -1,8 +1,10 @@
 """The chart rendered without a cluster: what is there, under which switch, in which shape (N1, N2, N3, N6)."""
 
+import msgspec
 import pytest
 import yaml
 
+from reconciler.settings import RunOptions
 from tests.chart.charting import (
     CHART,
     CLUSTER_NAME,
@@ -148,6 +150,19 @@ def test_N2_the_controller_is_started_with_every_setting():
     assert given["lost-grace-seconds"] == "90"
     assert given["webhook-config-name"] == CLUSTER_NAME
     assert given["journal"].startswith("/var/lib/gpu-binder/")
+
+
+@pytest.mark.parametrize("mode", ["SelfMade", "CertManager"])
+def test_N2_every_flag_of_the_chart_is_one_of_the_command_and_is_accepted(mode):
+    _, given = arguments(render({"certificates.mode": mode}))
+    values = {name.replace("-", "_"): value for name, value in given.items()}
+    known = {field.name: field.default for field in msgspec.structs.fields(RunOptions)}
+    assert set(values) <= set(known)
+    RunOptions(**{name: type_as(known[name], value) for name, value in values.items()}).check()
+
+
+def type_as(default, value):
+    return type(default)(value) if isinstance(default, int | float) else value
 
 
 def test_N1_probes_and_drain():

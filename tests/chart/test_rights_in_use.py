@@ -1,0 +1,129 @@
+"""The controller's rights against the calls it makes: none lacks, none is spare (N2).
+
+A whole story is played on the in-memory cluster, whose every call is seen; what belongs to a real process only
+(certificates, callers' tokens) is listed with its reason and tried on the real API server.
+"""
+
+import asyncio
+
+import pytest
+
+from journal.store import MemoryJournal
+from reconciler.cluster import ClusterError
+from reconciler.core import objects
+from reconciler.core.objects import CLASS, DEVICE, POD, SETTINGS, VMI, Kind
+from reconciler.embedded import NAMESPACE, SERVICE_ACCOUNT
+from reconciler.memory.faults import Call, Fault
+from reconciler.stage import Stage
+from tests.chart.charting import CLUSTER_NAME, RELEASE, render
+from tests.chart.rights import Grant, granted, missing, spare
+
+A10 = "nvidia.com/GA102GL_A10"
+PROCESS_ONLY = {
+    ("admissionregistration.k8s.io", CLUSTER_NAME): "the self-made authority goes into the configurations",
+    ("", f"{RELEASE}-webhook-cert"): "the self-made certificate",
+    ("events.k8s.io", ""): "events for users, which tell and decide nothing",
+    ("authentication.k8s.io", ""): "callers of the catalog",
+    ("authorization.k8s.io", ""): "callers of the catalog",
+}
+"""Group and object name of grants that no story in memory needs."""
+
+
+KIND_OF = {kind.name: kind for kind in vars(objects).values() if isinstance(kind, Kind)}
+
+
+def grant_of(call: Call) -> Grant:
+    kind = KIND_OF[call.kind]
+    resource = kind.plural + (f"/{call.subresource}" if call.subresource else "")
+    # RBAC knows no name at a create, and a list or watch has one only where a field selector gives it.
+    verb = "watch" if call.verb == "event" else call.verb
+    name = "" if verb == "create" else call.key.name
+    return Grant(RELEASE, call.key.namespace, kind.group, resource, verb, name)
+
+
+async def attempt(stage, action):
+    try:
+        await stage.do(action)
+    except ClusterError:
+        return False
+    finally:
+        await stage.settle()
+    return True
+
+
+async def play(stage):
+    """Orders, starts, refusals, a loss, raw use, releases, deletions, a repair."""
+    players = stage.players
+    await stage.open()
+    await players.add_node("n1", {A10: 2})
+    await players.add_node("n2", {A10: 2})
+    await players.kubevirt({A10: "10DE:2236"})
+    await players.gpu_class("a10", A10)
+    await players.tenant("acme", quotas={A10: "4"})
+    await stage.add_replica(MemoryJournal(), "r0")
+    await stage.later(3)
+    for name in ("one", "two", "three", "spare"):
+        await attempt(stage, players.order("tenant-acme", name, "a10"))
+    template = {"className": "a10", "count": 1}
+    await attempt(stage, players.vmi("tenant-acme", "vm", ["one"]))
+    await attempt(stage, players.vmi("tenant-acme", "wide", [{"className": "a10", "count": 3}]))
+    await attempt(stage, stage.cluster.delete(DEVICE, "tenant-acme", "spare"))
+    await attempt(stage, players.vmi("tenant-acme", "quick", [template]))
+    await attempt(stage, players.stop("tenant-acme", "quick"))
+    await attempt(stage, players.pod("tenant-acme", "raw", {A10: 1}))
+    await stage.later(90)
+    await stage.do(players.allocatable("n1", {A10: 0}))
+    await stage.later(90)
+    await stage.do(players.allocatable("n1", {A10: 2}))
+    await stage.later(5)
+    edited = {"data": {"rawNamePolicy": "Forbidden"}}
+    await attempt(stage, stage.cluster.patch(SETTINGS, NAMESPACE, "gpu-settings", edited))
+    await stage.later(5)
+    await attempt(stage, stage.cluster.delete(SETTINGS, NAMESPACE, "gpu-settings"))
+    await stage.later(5)
+    await attempt(stage, players.finish("tenant-acme", "vm"))
+    await attempt(stage, stage.cluster.delete(VMI, "tenant-acme", "vm"))
+    await attempt(stage, stage.cluster.delete(CLASS, "", "a10"))
+    for name in ("one", "two", "three"):
+        await attempt(stage, stage.cluster.delete(DEVICE, "tenant-acme", name))
+    await attempt(stage, stage.cluster.delete(POD, "tenant-acme", "raw"))
+    await stage.later(30)
+    await stage.close()
+
+
+@pytest.fixture(scope="module")
+def calls():
+    return asyncio.run(story())
+
+
+async def story():
+    """The grants that the controller's calls need."""
+    stage = Stage()
+    seen: set[Grant] = set()
+
+    def record(call: Call) -> Fault | None:
+        if call.user != SERVICE_ACCOUNT:
+            return None
+        grant = grant_of(call)
+        first = grant not in seen
+        seen.add(grant)
+        # The first patch of everything meets a newer object, so that what follows a conflict is seen too (B6).
+        return Fault.CONFLICT if first and call.verb == "patch" else None
+
+    stage.cluster.faults = record
+    await play(stage)
+    assert len(seen) > 20
+    return seen
+
+
+def controller_grants():
+    return {grant for grant in granted(render()) if grant.account == RELEASE}
+
+
+def test_N2_every_call_of_the_story_is_granted(calls):
+    assert missing(controller_grants(), calls) == []
+
+
+def test_N2_every_grant_is_used_or_belongs_to_the_process(calls):
+    left = [grant for grant in spare(controller_grants(), calls) if (grant.group, grant.name) not in PROCESS_ONLY]
+    assert not left, left
