@@ -109,10 +109,16 @@ def explain(journal: Journal, seq: int) -> Explanation:
     entry = next(iter(journal.read(after=seq - 1, until=seq)), None)
     if entry is None or not isinstance(entry.event, events.Decided | events.AdmissionRefused):
         raise LookupError(f"entry {seq} is no decision")
-    state = state_at(journal, seq=seq - 1)
+    return explain_on(state_at(journal, seq=seq - 1), entry)
+
+
+def explain_on(state: PlacementState, entry: Entry) -> Explanation:
+    """As `explain`, on the state just before the entry. Raises `LookupError` for an entry that decides nothing."""
     if isinstance(entry.event, events.AdmissionRefused):
         return _refusal(state, entry, entry.event)
-    return _decision(state, entry, decision_of(entry.event))
+    if isinstance(entry.event, events.Decided):
+        return _decision(state, entry, decision_of(entry.event))
+    raise LookupError(f"entry {entry.seq} is no decision")
 
 
 def _refusal(state: PlacementState, entry: Entry, event: events.AdmissionRefused) -> Explanation:
@@ -177,12 +183,13 @@ def _with_reasons(state: PlacementState, base: Explanation, start: Start) -> Exp
         base,
         needs=known,
         nodes=tuple(nodes),
-        budgets=tuple(_budgets(state, start.namespace, [name for name, _ in new])),
+        budgets=tuple(budget_lines(state, start.namespace, [name for name, _ in new])),
         holds={name: dict(sorted(state.hold_sizes(name).items())) for name in sorted(known)},
     )
 
 
-def _budgets(state: PlacementState, namespace: str, class_names: list[str]) -> Iterator[BudgetLine]:
+def budget_lines(state: PlacementState, namespace: str, class_names: list[str]) -> Iterator[BudgetLine]:
+    """Every tenant on the way up for each key that new devices of these classes are charged to."""
     keys = {tenants.class_key(name) for name in class_names}
     keys |= {tenants.raw_key(state.class_resources[name]) for name in class_names if name in state.class_resources}
     for key in sorted(keys):

@@ -155,6 +155,25 @@ class ChargeTree:
         unreadable = (refusal for refusal in refusals if isinstance(refusal, BudgetUnreadable))
         return next(unreadable, refusals[0] if refusals else None)
 
+    def refusals(self, namespace: str, request: Mapping[BudgetKey, int]) -> list[BudgetRefusal | BudgetUnreadable]:
+        """Every budget on the way up that says no to `request`, by key, nearest first, each judged as if the
+        nearer ones had let it pass; `check` gives one of them (R4, J7)."""
+        found: list[BudgetRefusal | BudgetUnreadable] = []
+        for key in sorted(key for key, units in request.items() if units > 0):
+            growth = request[key]
+            for tenant in self.path(namespace):
+                budgets, charge = self.budgets(tenant), self.charge(tenant, key)
+                if error := budgets.problem(key):
+                    found.append(BudgetUnreadable(tenant, key, error))
+                budget = budgets.limits.get(key)
+                if budget is None:
+                    continue
+                if growth > 0 and charge + growth > budget:
+                    missing = charge + growth - budget
+                    found.append(BudgetRefusal(tenant, key, budget, charge, growth, missing))
+                growth = max(budget, charge + growth) - max(budget, charge)
+        return found
+
     def check_child_budget(
         self, parent: str, child: str, key: BudgetKey, budget: int | None
     ) -> BudgetRefusal | BudgetUnreadable | None:

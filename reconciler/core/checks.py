@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from reconciler.core import placement, tenants
-from reconciler.core.charges import BudgetRefusal
+from reconciler.core.charges import BudgetRefusal, BudgetUnreadable
 from reconciler.core.device_index import accepted
 from reconciler.core.objects import Constraints, Device, GpuClass, Model
 from reconciler.core.placement import Verdict, WantedSet
@@ -171,14 +171,22 @@ def over_budget(state: PlacementState, order: Order) -> Refusal | None:
     return _budget(state, order.namespace, [(order.class_name, order.count)])
 
 
-def _budget(state: PlacementState, namespace: str, wanted: Sequence[tuple[str, int]]) -> Refusal | None:
+def budget_units(state: PlacementState, wanted: Sequence[tuple[str, int]]) -> dict[tenants.BudgetKey, int]:
+    """Units per budget key that new (class, count) devices are charged to (K3)."""
     units: dict[tenants.BudgetKey, int] = {}
     for class_name, count in wanted:
         for key in (tenants.class_key(class_name), tenants.raw_key(state.class_resources[class_name])):
             units[key] = units.get(key, 0) + count
-    found = state.charges.check(namespace, units)
-    if found is None:
-        return None
+    return units
+
+
+def _budget(state: PlacementState, namespace: str, wanted: Sequence[tuple[str, int]]) -> Refusal | None:
+    found = state.charges.check(namespace, budget_units(state, wanted))
+    return None if found is None else budget_refusal(found)
+
+
+def budget_refusal(found: BudgetRefusal | BudgetUnreadable) -> Refusal:
+    """What the charge tree answered, as a refusal (R3, R4)."""
     if isinstance(found, BudgetRefusal):
         return Refusal(reason=Reason.BUDGET_EXCEEDED, message=found.message, missing=found.missing)
     return Refusal(reason=Reason.BUDGET_UNREADABLE, message=found.message)
