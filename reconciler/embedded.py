@@ -69,7 +69,10 @@ class Replica:
             snapshot_every=snapshot_every,
         )
         clock = Clock(now=timing.clock, monotonic=timing.timer, sleep=timing.sleep)
-        self.admission: Admission = admission(self.controller.state, port, clock=clock, bind_seconds=bind_seconds)
+        named: dict[str, Any] = {} if new_id is None else {"new_id": new_id}
+        self.admission: Admission = admission(
+            self.controller.state, port, clock=clock, bind_seconds=bind_seconds, **named
+        )
         self.routes = recording(self.admission.routes, self.controller.refused)
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

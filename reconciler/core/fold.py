@@ -29,7 +29,7 @@ from reconciler.core.objects import (
     Release,
     Settings,
 )
-from reconciler.core.state import PendingWrite, PlacementState, Unreadable
+from reconciler.core.state import ABSENT, PendingWrite, PlacementState, Unreadable
 from reconciler.core.vocabulary import Phase
 
 RETRY_REJECTED_MILLISECONDS = 30_000
@@ -202,7 +202,7 @@ def _decided(state: PlacementState, event: events.Decided) -> None:
     decision = msgspec.json.decode(event.decision, type=Decision)
     for index, write in enumerate(decision.writes):
         known = state.get(write.kind, write.namespace, write.name)
-        base = None if known is None else msgspec.Raw(msgspec.json.encode(known))
+        base = ABSENT if known is None else msgspec.Raw(msgspec.json.encode(known))
         identity = f"{state.seq}.{index}"
         state.pending[write.key] = PendingWrite(write=identity, base=base)
         state.pending_keys[identity] = (write.kind, write.namespace, write.name, write.key)
@@ -219,7 +219,7 @@ def _succeeded(state: PlacementState, event: events.WriteSucceeded) -> None:
     known = state.get(kind, namespace, name)
     if pending is None or known is None or known.uid != key:
         return
-    base = decode_object(kind, pending.base) if pending.base is not None else None
+    base = None if pending.base == ABSENT else decode_object(kind, pending.base)
     if base is not None and _older(event.resource_version, base.resource_version):
         state.unfenced.discard(key)
         effects.replace(state, kind, known, base)
@@ -242,7 +242,7 @@ def _take_back(state: PlacementState, key: str, *, stale: bool) -> None:
         return
     kind, namespace, name, _ = address
     known = state.get(kind, namespace, name)
-    if known is not None and known.uid == key and pending.base is not None:
+    if known is not None and known.uid == key and pending.base != ABSENT:
         if stale:
             state.stale.add(key)
         effects.replace(state, kind, known, decode_object(kind, pending.base))

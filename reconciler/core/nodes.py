@@ -49,7 +49,7 @@ def _serves(function: Function) -> dict[str, int]:
 def refresh(state: PlacementState, node: str) -> None:
     """Recount one node, update the free index and open the questions that follow."""
     usage = usage_on(state, node)
-    wanted = {*usage.placed, *usage.raw, *state.accounts.get(node, {})}
+    wanted = {*usage.placed, *usage.raw}
     found, report = state.node(node), state.report(node)
     if found is not None and found.allocatable is not None:
         wanted.update(name for name in found.allocatable if name in state.effective_names)
@@ -126,7 +126,8 @@ def usage_on(state: PlacementState, node: str, without: frozenset[str] = frozens
         if not holds_units(device) or device.uid in without:
             continue
         name = state.resource_of(device)
-        assert device.placement is not None
+        if not name or device.placement is None:
+            continue
         usage.placed[name] = usage.placed.get(name, 0) + device.placement.units
         vmi_name = device.attachment.vmi_name if device.attachment is not None else ""
         by_vmi.setdefault((device.namespace, vmi_name), []).append((device, name))

@@ -303,6 +303,7 @@ KINDS: dict[str, Kind] = {
 
 LEASE = Kind("Lease", "coordination.k8s.io", "v1", "leases", True, Object)
 EVENT = Kind("Event", "events.k8s.io", "v1", "events", True, Object)
+SELF_REVIEW = Kind("SelfSubjectReview", "authentication.k8s.io", "v1", "selfsubjectreviews", False, Object)
 TOKEN_REVIEW = Kind("TokenReview", "authentication.k8s.io", "v1", "tokenreviews", False, Object)
 ACCESS_REVIEW = Kind("SubjectAccessReview", "authorization.k8s.io", "v1", "subjectaccessreviews", False, Object)
 

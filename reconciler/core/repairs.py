@@ -52,7 +52,7 @@ def device(state: PlacementState, question: Question) -> Decision | None:
         return _deleted(state, found)
     if found.attachment is None:
         return _unattached(state, found, question)
-    return _attached(state, found, question)
+    return _attached(state, found)
 
 
 def _deleted(state: PlacementState, found: Device) -> Decision | None:
@@ -105,7 +105,8 @@ def _vmi_lives(state: PlacementState, found: Device) -> bool:
 
 
 def _ending(state: PlacementState, found: Device) -> str:
-    """Why the attachment is over, "" while it is not."""
+    """Why the attachment is over, "" while it is not; a VMI that has yet to appear is looked for again when its
+    time is up."""
     attachment = found.attachment
     if attachment is None:
         return "no VMI is attached"
@@ -118,8 +119,10 @@ def _ending(state: PlacementState, found: Device) -> str:
         return f"VMI {vmi.name} has finished ({vmi.phase})" if vmi.final else ""
     if seen:
         return f"VMI {attachment.vmi_name} is gone"
-    if state.now >= attachment.since + state.settings.attach_grace:
+    due = attachment.since + state.settings.attach_grace
+    if state.now >= due:
         return f"VMI {attachment.vmi_name} never appeared"
+    state.agenda.put_at(due, Question(Topic.DEVICE, 0, found.name, found.namespace))
     return ""
 
 
@@ -136,13 +139,9 @@ def _unattached(state: PlacementState, found: Device, question: Question) -> Dec
     return None
 
 
-def _attached(state: PlacementState, found: Device, question: Question) -> Decision | None:
+def _attached(state: PlacementState, found: Device) -> Decision | None:
     ending = _ending(state, found)
     if not ending:
-        assert found.attachment is not None
-        if state.vmi(found.namespace, found.attachment.vmi_name) is None:
-            due = found.attachment.since + state.settings.attach_grace
-            state.agenda.put_at(due, question)
         return _unbroken(state, found)
     if found.template:
         return _delete(state, found, ending)

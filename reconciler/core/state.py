@@ -49,12 +49,15 @@ PUBLISH_MILLISECONDS = 1000
 """A class's units are written at most this often; more often only loads the API server."""
 
 
+ABSENT = msgspec.Raw(b"null")
+
+
 class PendingWrite(Model, frozen=True, kw_only=True):
     """A write that was decided and whose outcome is not known yet (J4). `base`: the object as last observed,
-    None where it does not exist."""
+    null where it does not exist."""
 
     write: str
-    base: msgspec.Raw | None = None
+    base: msgspec.Raw = ABSENT
 
 
 class Unreadable(Model, frozen=True, kw_only=True):

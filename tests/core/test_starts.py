@@ -470,6 +470,17 @@ def test_o2_a_deleted_device_waits_for_its_vmi_then_goes() -> None:
     assert world.state.device(NS, "d1") is None
 
 
+def test_p5_a_device_deleted_while_its_vmi_never_appears_goes_after_the_grace_time() -> None:
+    """Found by simulation seed 67: a new journal knew nothing of a VMI that had come and gone."""
+    world = World().ready(("n1", 1))
+    world.order("d1")
+    world.ask("vm", "d1")
+    world.change(DEVICE, NS, "d1", deleting=world.at)
+    assert world.device("d1").phase == Phase.RELEASING
+    world.later(61)
+    assert world.state.device(NS, "d1") is None
+
+
 def test_r10_a_new_vmi_under_an_old_name_inherits_nothing() -> None:
     world = World().ready(("n1", 1))
     world.order("d1")

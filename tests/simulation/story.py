@@ -1,0 +1,275 @@
+"""A random story on a stage: what tenants, the hoster and the hardware do, and what goes wrong meanwhile.
+
+Everything is drawn from one seed, so that a seed is a story.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from journal.store import Journal, MemoryJournal
+from reconciler.cluster import ClusterError
+from reconciler.core.objects import DEVICE, POD, VMI
+from reconciler.embedded import SERVICE_ACCOUNT, Replica
+from reconciler.memory import Call, Fault
+from reconciler.stage import Stage
+from tests.simulation.safety import Safety, status
+
+A, B = "nvidia.com/A10", "nvidia.com/L4"
+CLASSES = {"a10": A, "a10-pair": A, "l4": B}
+NODES = {"n1": {A: 4}, "n2": {A: 2, B: 2}, "n3": {B: 4}}
+BUDGETS = {"a": {"gpu.cozystack.io/a10": 6}, "b": {"gpu.cozystack.io/l4": 3}}
+TENANTS = ("tenant-a", "tenant-a-sub", "tenant-b")
+GRACE = 20_000
+
+
+class Story:
+    """One run. `step` is taken again and again; `log` is what to read when it fails."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.stage = Stage(settings={"lost_grace": GRACE, "attach_grace": GRACE})
+        self.players = self.stage.players
+        self.safety = Safety(self.stage.cluster, CLASSES, forgiving_seconds=90)
+        self.log: list[str] = []
+        self.journals: list[Journal] = []
+        self._names = 0
+        self._ids = 0
+        self._allocatable = {node: dict(units) for node, units in NODES.items()}
+
+    async def open(self) -> None:
+        await self.stage.open()
+        for node, units in NODES.items():
+            await self.players.add_node(node, units)
+        await self.players.kubevirt({A: "10DE:2236", B: "10DE:27B8"})
+        for name, resource in CLASSES.items():
+            await self.players.gpu_class(name, resource)
+        for name, quotas in BUDGETS.items():
+            await self.players.tenant(name, quotas=quotas)
+        await self.players.tenant("sub", parent="tenant-a", quotas={"gpu.cozystack.io/a10": 2})
+        for _ in range(2):
+            await self._add_replica(MemoryJournal(), f"r{len(self.journals)}")
+        await self.stage.later(3)
+
+    async def _add_replica(self, journal: Journal, identity: str) -> None:
+        if journal not in self.journals:
+            self.journals.append(journal)
+        await self.stage.add_replica(journal, identity, new_id=self._new_id, snapshot_every=150, bind_seconds=4.0)
+
+    def _new_id(self) -> str:
+        self._ids += 1
+        return f"{self._ids:08x}-sim"
+
+    async def close(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            await self.stage.close()
+
+    # Steps
+
+    async def step(self) -> None:
+        """One random thing happens, then everyone reacts, then everything is checked."""
+        things: list[tuple[int, Callable[[], Awaitable[None]]]] = [
+            (10, self.order),
+            (12, self.start),
+            (4, self.race),
+            (6, self.stop),
+            (3, self.finish),
+            (4, self.delete_device),
+            (3, self.raw_pod),
+            (3, self.remove_pod),
+            (3, self.shrink),
+            (4, self.grow),
+            (2, self.cordon),
+            (2, self.silence),
+            (5, self.wait),
+            (2, self.kill_leader),
+            (2, self.restart),
+        ]
+        thing = self.random.choices([found for _, found in things], [weight for weight, _ in things])[0]
+        await thing()
+        await self.stage.settle()
+        self.check()
+
+    def check(self) -> None:
+        self.safety.check()
+        for replica in self.stage.replicas:
+            if replica.failed is not None:
+                raise AssertionError(f"a replica ended: {replica.failed!r}") from replica.failed
+
+    def tell(self, text: str) -> None:
+        self.log.append(f"{self.stage.time.timer():8.2f} {text}")
+
+    def _name(self, prefix: str) -> str:
+        self._names += 1
+        return f"{prefix}{self._names}"
+
+    async def attempt(self, text: str, action: Awaitable[Any]) -> None:
+        try:
+            await self.stage.do(action)
+        except ClusterError as error:
+            self.tell(f"{text}: {error.message[:160]}")
+        else:
+            self.tell(f"{text}: yes")
+
+    async def order(self) -> None:
+        tenant, count = self.random.choice(TENANTS), self.random.choice((1, 1, 2))
+        name, class_name = self._name("d"), self.random.choice(sorted(CLASSES))
+        await self.attempt(
+            f"order {tenant}/{name} {count} {class_name}", self.players.order(tenant, name, class_name, count)
+        )
+
+    def _references(self, tenant: str) -> list[Any]:
+        ordered = [
+            d["metadata"]["name"]
+            for d in self.stage.cluster.peek_all(DEVICE, tenant)
+            if not d["metadata"].get("labels")
+        ]
+        chosen: list[Any] = self.random.sample(ordered, min(len(ordered), self.random.choice((0, 1, 1, 2))))
+        if not chosen or self.random.random() < 0.4:
+            class_name, count = self.random.choice(sorted(CLASSES)), self.random.choice((1, 1, 2))
+            chosen.append({"className": class_name, "count": count})
+        return chosen
+
+    async def start(self) -> None:
+        tenant = self.random.choice(TENANTS)
+        name, references = self._name("vm"), self._references(tenant)
+        dry = self.random.random() < 0.1
+        await self.attempt(
+            f"start {tenant}/{name} {references}{' (dry run)' if dry else ''}",
+            self.players.vmi(tenant, name, references, dry_run=dry),
+        )
+
+    async def race(self) -> None:
+        """Two VMs of one tenant start with the same devices at once, or one VM is started twice."""
+        tenant = self.random.choice(TENANTS)
+        references = self._references(tenant)
+        first = self._name("vm")
+        second = first if self.random.random() < 0.3 else self._name("vm")
+        outcomes = await self.stage.do(
+            asyncio.gather(
+                self.players.vmi(tenant, first, references),
+                self.players.vmi(tenant, second, references),
+                return_exceptions=True,
+            )
+        )
+        told = ["yes" if isinstance(outcome, dict) else str(outcome)[:120] for outcome in outcomes]
+        self.tell(f"race {tenant}/{first}, {second} for {references}: {told}")
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, ClusterError):
+                raise outcome
+
+    def _some_vmi(self) -> tuple[str, str] | None:
+        found = [(v["metadata"]["namespace"], v["metadata"]["name"]) for v in self.stage.cluster.peek_all(VMI)]
+        return self.random.choice(found) if found else None
+
+    async def stop(self) -> None:
+        found = self._some_vmi()
+        if found:
+            await self.attempt(f"stop {found}", self.players.stop(*found))
+
+    async def finish(self) -> None:
+        found = self._some_vmi()
+        if found:
+            phase = self.random.choice(("Succeeded", "Failed"))
+            await self.attempt(f"finish {found} {phase}", self.players.finish(*found, phase))
+
+    async def delete_device(self) -> None:
+        found = [
+            d
+            for d in self.stage.cluster.peek_all(DEVICE)
+            if not d["metadata"].get("labels") and not d["metadata"].get("deletionTimestamp")
+        ]
+        if not found:
+            return
+        device = self.random.choice(found)
+        if status(device).get("attachment"):
+            self.safety.excuse(status(device)["attachment"]["vmiName"])
+        metadata = device["metadata"]
+        await self.attempt(
+            f"delete {metadata['namespace']}/{metadata['name']} ({status(device).get('phase')})",
+            self.players.tenant_port.delete(DEVICE, metadata["namespace"], metadata["name"]),
+        )
+
+    async def raw_pod(self) -> None:
+        tenant, resource = self.random.choice(TENANTS), self.random.choice((A, B))
+        name = self._name("raw")
+        await self.attempt(f"raw pod {tenant}/{name} {resource}", self.players.pod(tenant, name, {resource: 1}))
+
+    async def remove_pod(self) -> None:
+        found = [p["metadata"] for p in self.stage.cluster.peek_all(POD) if p["metadata"]["name"].startswith("raw")]
+        if found:
+            pod = self.random.choice(found)
+            await self.attempt(
+                f"delete pod {pod['name']}", self.players.tenant_port.delete(POD, pod["namespace"], pod["name"])
+            )
+
+    async def shrink(self) -> None:
+        node = self.random.choice(sorted(NODES))
+        resource = self.random.choice(sorted(NODES[node]))
+        units = max(0, self._allocatable[node][resource] - self.random.choice((1, 1, 4)))
+        self._allocatable[node][resource] = units
+        await self.attempt(f"{node} {resource} -> {units}", self.players.allocatable(node, {resource: units}))
+
+    async def grow(self) -> None:
+        node = self.random.choice(sorted(NODES))
+        self._allocatable[node] = dict(NODES[node])
+        await self.attempt(f"{node} whole again", self.players.allocatable(node, NODES[node]))
+
+    async def cordon(self) -> None:
+        node, on = self.random.choice(sorted(NODES)), self.random.random() < 0.5
+        await self.attempt(f"cordon {node} {on}", self.players.cordon(node, on))
+
+    async def silence(self) -> None:
+        node = self.random.choice(sorted(NODES))
+        await self.attempt(f"{node} silent", self.players.ready(node, "Unknown"))
+        await self.stage.later(self.random.choice((5, 60)))
+        await self.attempt(f"{node} back", self.players.ready(node, "True"))
+
+    async def wait(self) -> None:
+        await self.stage.later(self.random.choice((1, 5, 25, 70)))
+
+    async def kill_leader(self) -> None:
+        """The leader dies somewhere between commit and write; another takes over."""
+        leader = self.stage.leader
+        if leader is not None:
+            self.tell(f"kill {leader.controller.identity}")
+            await leader.kill()
+            await self._replace(leader)
+
+    async def restart(self) -> None:
+        replica = self.random.choice(self.stage.replicas)
+        self.tell(f"restart {replica.controller.identity}")
+        await self.stage.do(replica.stop())
+        await self._replace(replica)
+
+    async def _replace(self, replica: Replica) -> None:
+        """The same pod comes back on the same journal, or on an empty one."""
+        self.stage.replicas.remove(replica)
+        await self.stage.later(self.random.choice((0, 3, 20)))
+        journal = replica.controller.journal if self.random.random() < 0.5 else MemoryJournal()
+        await self._add_replica(journal, f"{replica.controller.identity}+")
+
+    # Trouble
+
+    def trouble(self, on: bool) -> None:
+        """Let calls and watches of the binder fail at random."""
+        self.stage.cluster.faults = self._fault if on else None
+        self.tell(f"trouble {on}")
+        if not on:
+            self.stage.cluster.fate.release_all()
+            self.stage.cluster.watches.heal()
+
+    def _fault(self, call: Call) -> Fault | None:
+        if call.user != SERVICE_ACCOUNT or self.random.random() > 0.06:
+            return None
+        if call.verb == "event":
+            return self.random.choice((Fault.DROPPED, Fault.EXPIRED)) if self.random.random() < 0.3 else None
+        if call.verb == "watch":
+            return self.random.choice((Fault.DROPPED, Fault.EXPIRED))
+        if call.verb in ("patch", "create", "delete"):
+            return self.random.choice((Fault.CONFLICT, Fault.UNAVAILABLE, Fault.LOST_ANSWER))
+        return self.random.choice((Fault.UNAVAILABLE, Fault.LOST_ANSWER))

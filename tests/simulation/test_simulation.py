@@ -1,0 +1,95 @@
+"""Seeded stories: faults while safety is checked, then quiet, then everything must settle (B1, B2, B6, J2, J5).
+
+`GPU_BINDER_SIMULATION_SEEDS=100-200` plays other seeds; a failing one prints its number and its story.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+from reconciler import replay
+from reconciler.core import snapshot
+from reconciler.core.state import PlacementState
+from tests.simulation.safety import left_over
+from tests.simulation.story import NODES, Story
+
+STEPS = 45
+
+
+def seeds() -> list[int]:
+    first, _, last = os.environ.get("GPU_BINDER_SIMULATION_SEEDS", "0-11").partition("-")
+    return list(range(int(first), int(last or first) + 1))
+
+
+async def play(seed: int, steps: int = STEPS) -> Story:
+    story = Story(seed)
+    try:
+        await story.open()
+        for index in range(steps):
+            if index % 15 in (5, 14):
+                story.trouble(index % 15 == 5)
+            await story.step()
+            for replica in story.stage.replicas:
+                same_when_counted_anew(replica.state)
+        await come_to_rest(story)
+    except BaseException as error:
+        story.trouble(False)
+        error.add_note(f"seed {seed}\n" + "\n".join(story.log))
+        raise
+    await story.close()
+    return story
+
+
+async def come_to_rest(story: Story) -> None:
+    """Without faults and with time, nothing is left half done."""
+    story.trouble(False)
+    await story.stage.later(400)
+    for node in sorted(NODES):
+        await story.players.cordon(node, False)
+    await story.stage.later(120)
+    story.check()
+    assert left_over(story.stage.cluster) == []
+    for replica in story.stage.replicas:
+        assert not replica.state.pending, "writes are still under way"
+        assert not replica.state.stale, "objects are still to be read again"
+    agree(story)
+
+
+def same_when_counted_anew(state: PlacementState) -> None:
+    """Indexes kept by the fold equal those counted from the facts (J6)."""
+    again = snapshot.restore(snapshot.export(state))
+    assert again.accounts == state.accounts
+    assert again.effective_names == state.effective_names
+    for tenant in state.charges.tenants():
+        for key in sorted(state.charges.budgets(tenant).limits):
+            assert again.charges.charge(tenant, key) == state.charges.charge(tenant, key)
+    holds = {name: sizes for name, sizes in state.devices.holds.items() if sizes}
+    assert {name: sizes for name, sizes in again.devices.holds.items() if sizes} == holds
+
+
+def agree(story: Story) -> None:
+    """Every replica knows the same of every device."""
+    first, *others = [
+        {(d.namespace, d.name): (d.phase, d.placement, d.attachment) for d in replica.state.all_devices()}
+        for replica in story.stage.replicas
+    ]
+    for other in others:
+        assert other == first
+
+
+@pytest.mark.parametrize("seed", seeds())
+def test_simulation(seed: int) -> None:
+    story = asyncio.run(play(seed))
+    for journal in story.journals:
+        found = replay.verify(journal)
+        assert found.difference is None, f"seed {seed}: {found.difference}"
+
+
+def test_a_seed_is_a_story() -> None:
+    """The same seed tells the same story to the last entry (J2)."""
+    first, second = (asyncio.run(play(3, 15)) for _ in range(2))
+    assert first.log == second.log
+    assert [list(j.read()) for j in first.journals] == [list(j.read()) for j in second.journals]
