@@ -6,6 +6,7 @@ Owns when a pod moves on. A kubelet can be held, as on a node that is cut off: i
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from reconciler.cluster import ClusterError
@@ -125,24 +126,28 @@ class Kubelets:
         return True
 
     async def _admit(self, pod: Document, node: Document) -> bool:
-        """Run a pod, or fail it for good when the node's devices do not suffice (as the device manager does)."""
-        name = node["metadata"]["name"]
-        pods = self._cluster.store.documents(POD)
-        running = total_requests(each for each in pods if node_of(each) == name and phase_of(each) == "Running")
-        allocatable = amounts((node.get("status") or {}).get("allocatable"))
-        status: dict[str, Any] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-        for resource, units in requests_of(pod).items():
-            available = max(0, allocatable.get(resource, 0) - running.get(resource, 0))
-            if "/" in resource and units > available:
-                message = (
-                    "Pod was rejected: Allocate failed due to requested number of devices unavailable for "
-                    f"{resource}. Requested: {units}, Available: {available}, which is unexpected"
-                )
-                status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": message}
-        metadata = pod["metadata"]
+        name, metadata = node["metadata"]["name"], pod["metadata"]
+        there = [each for each in self._cluster.store.documents(POD) if node_of(each) == name]
+        status = admission_status(pod, node, there)
         port = self._cluster.as_user(_user(name), ("system:nodes",))
         await port.patch(POD, metadata["namespace"], metadata["name"], {"status": status}, subresource="status")
         return True
+
+
+def admission_status(pod: Document, node: Document, there: Iterable[Document]) -> dict[str, Any]:
+    """The status a kubelet gives a pod that arrives: it runs, or it has failed for good when the devices left by
+    the running pods of the node do not suffice (as the device manager decides)."""
+    running = total_requests(each for each in there if phase_of(each) == "Running")
+    allocatable = amounts((node.get("status") or {}).get("allocatable"))
+    for resource, units in requests_of(pod).items():
+        available = max(0, allocatable.get(resource, 0) - running.get(resource, 0))
+        if "/" in resource and units > available:
+            message = (
+                "Pod was rejected: Allocate failed due to requested number of devices unavailable for "
+                f"{resource}. Requested: {units}, Available: {available}, which is unexpected"
+            )
+            return {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": message}
+    return {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
 
 
 def _user(node: str) -> str:

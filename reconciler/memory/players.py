@@ -6,7 +6,6 @@ happens between the steps, so a run is the same each time.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,26 +24,26 @@ from reconciler.core.objects import (
     Function,
     Kind,
 )
-from reconciler.core.tenants import owned_namespace
-from reconciler.core.vocabulary import (
-    DEVICES_ANNOTATION,
-    DEVICES_LABEL,
-    ENTITLEMENT_LABEL,
-    ROOT_TENANT,
-    SCHEDULABLE_LABEL,
-    TENANT_KIND,
-    TENANT_KIND_LABEL,
-    TENANT_PREFIX,
-    TRUE,
-    Mode,
-)
+from reconciler.core.vocabulary import ENTITLEMENT_LABEL, ROOT_TENANT, Mode
 from reconciler.memory.cluster import MemoryCluster
 from reconciler.memory.documents import Document, timestamp
 from reconciler.memory.machinery import Kubelets, Scheduler
-from reconciler.memory.virt import KUBEVIRT_NAMESPACE, VirtController, virt_api
+from reconciler.memory.manifests import (
+    class_body,
+    device_body,
+    kubevirt_body,
+    node_body,
+    pod_body,
+    ready_condition,
+    release_body,
+    report_status,
+    tenant_release,
+    units_told,
+    vmi_body,
+)
+from reconciler.memory.virt import KUBEVIRT_NAMESPACE, VIRT_CONTROLLER, VirtController, virt_api
 
 TENANT_USER = "tenant-user"
-_PCI_SELECTOR = re.compile(r"[0-9A-Fa-f]{4}:[0-9A-Fa-f]{4}")
 
 
 class Players:
@@ -53,7 +52,9 @@ class Players:
     def __init__(self, cluster: MemoryCluster) -> None:
         self.cluster = cluster
         self.tenant_port = cluster.as_user(TENANT_USER)
-        self.virt_controller = VirtController(cluster)
+        self.virt_controller = VirtController(
+            cluster.store.documents, cluster.as_user(VIRT_CONTROLLER, ("system:serviceaccounts",))
+        )
         self.scheduler = Scheduler(cluster)
         self.kubelets = Kubelets(cluster)
         cluster.admission.register(virt_api())
@@ -78,22 +79,16 @@ class Players:
         taints: Sequence[Mapping[str, str]] = (),
     ) -> None:
         """A Ready node that KubeVirt may use. `allocatable`: units per extended resource."""
-        resources = {"cpu": "64", "memory": memory, **{key: str(units) for key, units in allocatable.items()}}
-        known = {"kubernetes.io/hostname": name, SCHEDULABLE_LABEL: TRUE, **(labels or {})}
-        status = {"allocatable": resources, "capacity": dict(resources), "conditions": [_ready("True")]}
-        body: Document = {"metadata": {"name": name, "labels": known}, "spec": {}, "status": status}
-        if taints:
-            body["spec"]["taints"] = [dict(taint) for taint in taints]
-        await self.cluster.create(NODE, "", body)
+        await self.cluster.create(NODE, "", node_body(name, allocatable, labels, memory, taints))
 
     async def allocatable(self, node: str, units: Mapping[str, int]) -> None:
         """What the node's device plugins say now; names not given stay as they are."""
-        told = {name: str(count) for name, count in units.items()}
-        await self.cluster.patch(NODE, "", node, {"status": {"allocatable": told}}, subresource="status")
+        told = {"status": {"allocatable": units_told(units)}}
+        await self.cluster.patch(NODE, "", node, told, subresource="status")
 
     async def ready(self, node: str, status: str = "True") -> None:
         """`status`: True, False or Unknown; a node that is not Ready does nothing to its pods."""
-        conditions = {"status": {"conditions": [_ready(status)]}}
+        conditions = {"status": {"conditions": [ready_condition(status)]}}
         await self.cluster.patch(NODE, "", node, conditions, subresource="status")
 
     async def cordon(self, node: str, on: bool = True) -> None:
@@ -103,10 +98,7 @@ class Players:
         """A node agent's report, dated now."""
         if self.cluster.peek(GPU_NODE, "", node) is None:
             await self.cluster.create(GPU_NODE, "", {"metadata": {"name": node}})
-        status = {
-            "reportedAt": timestamp(self.cluster.store.clock()),
-            "functions": [_function(function) for function in functions],
-        }
+        status = report_status(functions, timestamp(self.cluster.store.clock()))
         await self.cluster.patch(GPU_NODE, "", node, {"status": status}, subresource="status")
 
     async def namespace(self, name: str, labels: Mapping[str, str] | None = None) -> None:
@@ -123,34 +115,17 @@ class Players:
     ) -> str:
         """Make a tenant or change its budgets, and return its namespace (R2). `name` without the prefix, "root"
         for the root; `parent`: the namespace above; `entitled`: to vGPUs, None says nothing (K5)."""
-        release = f"{TENANT_PREFIX}{name}"
-        owned = owned_namespace(parent, release)
-        if owned is None:
-            raise ValueError(
-                f"tenant {name!r} in {parent!r} owns no namespace; give a name without {TENANT_PREFIX!r}"
-            )
+        release, owned = tenant_release(name, parent)
         labels = {} if entitled is None else {ENTITLEMENT_LABEL: str(entitled).lower()}
         await self.namespace(owned, labels)
-        present = self.cluster.peek(RELEASE, parent, release) or {}
-        old = ((present.get("spec") or {}).get("values") or {}).get("resourceQuotas") or {}
-        wanted = {**(dict.fromkeys(old) if present else {}), **(quotas or {})}
-        metadata = {"name": release, "labels": {TENANT_KIND_LABEL: TENANT_KIND}}
-        body = {"metadata": metadata, "spec": {"values": {"resourceQuotas": wanted}}}
-        await self._apply(RELEASE, parent, release, body)
+        present = self.cluster.peek(RELEASE, parent, release)
+        await self._apply(RELEASE, parent, release, release_body(release, quotas, present))
         return owned
 
     async def kubevirt(self, permitted: Mapping[str, str]) -> None:
         """The KubeVirt object. `permitted`: resource name to PCI selector (`10DE:2236`) or mediated type name."""
         await self.namespace(KUBEVIRT_NAMESPACE)
-        pci, mediated = [], []
-        for resource, selector in permitted.items():
-            if _PCI_SELECTOR.fullmatch(selector):
-                pci.append({"pciVendorSelector": selector, "resourceName": resource})
-            else:
-                mediated.append({"mdevNameSelector": selector, "resourceName": resource})
-        table = {"pciHostDevices": pci, "mediatedDevices": mediated}
-        body = {"metadata": {"name": "kubevirt"}, "spec": {"configuration": {"permittedHostDevices": table}}}
-        await self._apply(KUBEVIRT, KUBEVIRT_NAMESPACE, "kubevirt", body)
+        await self._apply(KUBEVIRT, KUBEVIRT_NAMESPACE, "kubevirt", kubevirt_body(permitted))
 
     async def gpu_class(
         self,
@@ -160,17 +135,11 @@ class Players:
         max_count: int | None = None,
         display_name: str = "",
     ) -> None:
-        spec: dict[str, Any] = {"resourceName": resource_name, "mode": str(mode)}
-        if max_count is not None:
-            spec["maxCount"] = max_count
-        if display_name:
-            spec["displayName"] = display_name
-        await self.cluster.create(CLASS, "", {"metadata": {"name": name}, "spec": spec})
+        await self.cluster.create(CLASS, "", class_body(name, resource_name, mode, max_count, display_name))
 
     async def order(self, namespace: str, name: str, class_name: str, count: int = 1) -> Document:
         """A tenant orders a device. Raises `Rejected` with the refusal."""
-        body = {"metadata": {"name": name}, "spec": {"className": class_name, "count": count}}
-        return _document(await self.tenant_port.create(DEVICE, namespace, body))
+        return _document(await self.tenant_port.create(DEVICE, namespace, device_body(name, class_name, count)))
 
     async def vmi(
         self,
@@ -188,11 +157,7 @@ class Players:
 
     async def pod(self, namespace: str, name: str, requests: Mapping[str, int], node: str = "") -> Document:
         """An ordinary pod of a tenant that asks for resources by name; `node`: already on one."""
-        resources = {"limits": {key: str(units) for key, units in requests.items()}}
-        spec: dict[str, Any] = {"containers": [{"name": "main", "resources": resources}]}
-        if node:
-            spec["nodeName"] = node
-        return _document(await self.tenant_port.create(POD, namespace, {"metadata": {"name": name}, "spec": spec}))
+        return _document(await self.tenant_port.create(POD, namespace, pod_body(name, requests, node)))
 
     async def finish(self, namespace: str, name: str, phase: str = "Succeeded") -> None:
         """The guest shuts down (`Succeeded`) or crashes (`Failed`): its launcher ends, virt-controller follows."""
@@ -218,36 +183,6 @@ class Players:
             await self.cluster.create(kind, namespace, body)
         else:
             await self.cluster.patch(kind, namespace, name, body)
-
-
-def vmi_body(
-    name: str,
-    devices: Sequence[str | Mapping[str, Any]] = (),
-    *,
-    memory: str = "4Gi",
-    spec: Mapping[str, Any] | None = None,
-) -> Document:
-    """A VMI with its references (K1): a string is a held device, a mapping a template. `name` ending in "-" is
-    left to the server to complete; `spec`: fields beside or instead of the guest's."""
-    metadata: Document = {"generateName" if name.endswith("-") else "name": name}
-    if devices:
-        items = [{"device": each} if isinstance(each, str) else {"template": dict(each)} for each in devices]
-        metadata["labels"] = {DEVICES_LABEL: TRUE}
-        metadata["annotations"] = {DEVICES_ANNOTATION: msgspec.json.encode(items).decode()}
-    domain = {"memory": {"guest": memory}, "devices": {}}
-    return {"metadata": metadata, "spec": {"domain": domain, **(spec or {})}}
-
-
-def _function(function: Function | Mapping[str, Any]) -> Document:
-    """A function with the fields an agent always tells; the model leaves out what is its own default."""
-    if not isinstance(function, Function):
-        return dict(function)
-    told: Document = msgspec.to_builtins(function)
-    return {"kind": function.kind, "healthy": function.healthy, **told}
-
-
-def _ready(status: str) -> dict[str, str]:
-    return {"type": "Ready", "status": status}
 
 
 def _document(raw: bytes) -> Document:

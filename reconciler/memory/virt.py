@@ -7,11 +7,12 @@ guest are folded into "the pod runs, so the VMI runs".
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from reconciler.cluster import ClusterError, Rejected
+from reconciler.cluster import Cluster, ClusterError, Rejected
 from reconciler.core.objects import POD, VMI
 from reconciler.core.vocabulary import (
     CREATED_BY_LABEL,
@@ -22,7 +23,6 @@ from reconciler.core.vocabulary import (
     TRUE,
 )
 from reconciler.memory.admission import REVIEW_VERSION, Review, Webhook
-from reconciler.memory.cluster import MemoryCluster
 from reconciler.memory.documents import Document, api_version, merge_patch
 from reconciler.memory.pods import FINISHED, deleting, node_of, phase_of
 
@@ -62,19 +62,20 @@ def _defaults(vmi: Document) -> list[dict[str, Any]]:
 class VirtController:
     """Makes launchers, follows them, takes them away."""
 
-    def __init__(self, cluster: MemoryCluster) -> None:
-        self._cluster = cluster
-        self._port = cluster.as_user(VIRT_CONTROLLER, ("system:serviceaccounts",))
+    def __init__(self, documents: Callable[..., list[Document]], port: Cluster) -> None:
+        """`documents(kind, namespace="")`: all objects there are now."""
+        self._documents = documents
+        self._port = port
 
     async def step(self) -> bool:
         """Look at every VMI once; says whether anything changed or has to be tried again."""
-        changed = [await self._look_at(vmi) for vmi in self._cluster.store.documents(VMI)]
+        changed = [await self._look_at(vmi) for vmi in self._documents(VMI)]
         return any(changed)
 
     async def _look_at(self, vmi: Document) -> bool:
         pods = [
             pod
-            for pod in self._cluster.store.documents(POD, vmi["metadata"]["namespace"])
+            for pod in self._documents(POD, vmi["metadata"]["namespace"])
             if any(
                 owner.get("uid") == vmi["metadata"]["uid"]
                 for owner in pod["metadata"].get("ownerReferences") or []
@@ -84,7 +85,7 @@ class VirtController:
             if deleting(vmi):
                 return await self._take_down(vmi, pods)
             if not pods and phase_of(vmi) not in (*FINISHED, *_STARTED):
-                return await self._launch(vmi)
+                return await self.launch(vmi)
             return await self._set_status(vmi, _status(vmi, pods))
         except ClusterError:
             return True
@@ -105,7 +106,8 @@ class VirtController:
         await self._port.patch(VMI, namespace, name, {"metadata": {"finalizers": finalizers}})
         return True
 
-    async def _launch(self, vmi: Document) -> bool:
+    async def launch(self, vmi: Document) -> bool:
+        """Make the launcher; a refusal is shown in the VMI's status and answered at the next step."""
         try:
             await self._port.create(POD, vmi["metadata"]["namespace"], launcher(vmi))
         except Rejected as error:
