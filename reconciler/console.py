@@ -20,7 +20,7 @@ from reconciler.core.capacity import Units
 from reconciler.core.decisions import Decision
 from reconciler.core.device_index import holds_units
 from reconciler.core.state import PlacementState
-from reconciler.explain import Explanation, HistoryLine
+from reconciler.explain import BudgetLine, Explanation, HistoryLine
 
 FORMATS = ("table", "json", "yaml")
 
@@ -139,12 +139,14 @@ def print_explanation(found: Explanation, out: Console) -> None:
     if found.nodes:
         out.print(_verdict_table(found))
     if found.budgets:
-        rows = [
-            (b.key, b.tenant, "none" if b.budget is None else b.budget, b.charge, b.left, b.error)
-            for b in found.budgets
-        ]
-        columns = ("key", "tenant", "budget", "charged", "left", "problem")
-        out.print(table("Budgets on the way up", columns, rows, numbers=("budget", "charged", "left")))
+        out.print(budget_table(found.budgets))
+
+
+def budget_table(lines: Iterable[BudgetLine]) -> Table:
+    """Every tenant on the way up for each key."""
+    rows = [(b.key, b.tenant, "none" if b.budget is None else b.budget, b.charge, b.left, b.error) for b in lines]
+    columns = ("key", "tenant", "budget", "charged", "left", "problem")
+    return table("Budgets on the way up", columns, rows, numbers=("budget", "charged", "left"))
 
 
 def _verdict_table(found: Explanation) -> Table:

@@ -1,0 +1,163 @@
+"""`plan`: what a manifest would get, or what emptying a node would take, before anybody does it.
+
+Owns the arguments, where the state comes from (a journal or a live cluster) and the exit codes; the answers are
+`plan`'s and `drain`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+import click
+
+from reconciler import console, replay
+from reconciler.cluster import ClusterError
+from reconciler.commands import manifests
+from reconciler.commands.history import fail, moment_of, opened, output, progress
+from reconciler.commands.plan_tables import print_drain, print_plan
+from reconciler.core import wire
+from reconciler.core.objects import Model, Settings
+from reconciler.core.state import PlacementState
+from reconciler.credentials import ClusterConfigError
+from reconciler.drain import Drain, drain
+from reconciler.kube import KubeCluster
+from reconciler.live import read_state
+from reconciler.plan import Outcome, Plan
+
+EXIT_BLOCKED = 1
+"""Something in the plan is blocked."""
+EXIT_CLUSTER = 4
+"""The cluster does not answer, or does not let us look."""
+
+
+class PlanAnswer(Model, frozen=True, kw_only=True):
+    """What `plan -o json` prints. `source`: the journal or the API server; `at`: RFC 3339; `entry`: of the journal."""
+
+    source: str
+    at: str
+    entry: int = 0
+    plans: tuple[Plan, ...] = ()
+    drain: Drain | None = None
+
+
+@click.command("plan")
+@click.option(
+    "-f",
+    "--filename",
+    "paths",
+    multiple=True,
+    metavar="FILE",
+    help="Manifest with VirtualMachines, VirtualMachineInstances or GPUDevices; - reads standard input.",
+)
+@click.option("--drain", "node", metavar="NODE", help="Plan the restarts that would empty this node instead.")
+@click.option(
+    "--journal",
+    "file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Plan on the state of a journal; on the live cluster otherwise.",
+)
+@click.option(
+    "--at", metavar="SEQ|TIME", help="The journal's state after this entry or at this time; the latest otherwise."
+)
+@click.option("-n", "--namespace", help="Namespace of manifests that name none.")
+@click.option(
+    "--kubeconfig", type=click.Path(dir_okay=False), help="Kubeconfig of the live cluster, as kubectl finds it."
+)
+@click.option("--context", help="Context of the kubeconfig.")
+@click.option(
+    "--settings-namespace",
+    default=Settings().namespace,
+    show_default=True,
+    help="Namespace of the controller, where it publishes its settings.",
+)
+@output
+def plan_command(
+    paths: tuple[str, ...],
+    node: str | None,
+    file: str | None,
+    at: str | None,
+    namespace: str | None,
+    kubeconfig: str | None,
+    context: str | None,
+    settings_namespace: str,
+    form: str,
+) -> None:
+    """Say which node a VM would get, whether an order would be held, or everything that speaks against it.
+
+    Several manifests are planned in order, each on what the ones before it would leave; nothing is written anywhere.
+    Exit code 0: everything fits; 1: something is blocked; 2: a manifest or an argument cannot be used; 3: the journal
+    cannot be read; 4: the cluster does not answer.
+    """
+    if bool(paths) == bool(node):
+        raise click.UsageError("give either -f FILE or --drain NODE")
+    if at is not None and file is None:
+        raise click.UsageError("--at is a moment of a journal; give --journal FILE as well")
+    try:
+        wanted = manifests.read(paths, namespace) if paths else []
+    except manifests.ManifestError as error:
+        fail(str(error), 2)
+    state, source = _journal_state(file, at) if file else _live_state(kubeconfig, context, settings_namespace)
+    plans, drained = tuple(manifests.plan_all(state, wanted)), None
+    if node is not None:
+        try:
+            drained = drain(state, node)
+        except LookupError:
+            fail(f"there is no node {node}; the nodes are: {_some(state.node_names())}", EXIT_BLOCKED)
+    _show(
+        PlanAnswer(
+            source=source, at=wire.from_ms(state.now), entry=state.seq if file else 0, plans=plans, drain=drained
+        ),
+        form,
+    )
+    if any(plan.outcome is Outcome.BLOCKED for plan in plans) or (drained is not None and drained.stuck):
+        sys.exit(EXIT_BLOCKED)
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return (", ".join(names[:10]) or "none") + more
+
+
+def _journal_state(file: str, at: str | None) -> tuple[PlacementState, str]:
+    seq, moment = moment_of(at)
+    with opened(file) as journal, progress("folding", journal) as reached:
+        return replay.state_at(journal, seq=seq, at=moment, progress=reached), file
+
+
+def _live_state(kubeconfig: str | None, context: str | None, settings_namespace: str) -> tuple[PlacementState, str]:
+    try:
+        return asyncio.run(_read_live(kubeconfig, context, settings_namespace))
+    except ClusterConfigError as error:
+        fail(str(error), EXIT_CLUSTER)
+    except (ClusterError, wire.WireError) as error:
+        fail(f"the cluster cannot be read: {error}; or give --journal FILE", EXIT_CLUSTER)
+    raise AssertionError("fail ends the program")
+
+
+async def _read_live(
+    kubeconfig: str | None, context: str | None, settings_namespace: str
+) -> tuple[PlacementState, str]:
+    cluster = await KubeCluster.connect(kubeconfig, context)
+    try:
+        now = time.time_ns() // 1_000_000
+        return await read_state(cluster, Settings(namespace=settings_namespace), now=now), "live cluster"
+    finally:
+        await cluster.close()
+
+
+def _show(answer: PlanAnswer, form: str) -> None:
+    if form != "table":
+        console.emit(answer, form)
+        return
+    out = console.console()
+    entry = f", entry {answer.entry}" if answer.entry else ""
+    out.print(f"on {answer.source}{entry}, {answer.at}", markup=False, soft_wrap=True)
+    for plan in answer.plans:
+        print_plan(plan, out)
+    if answer.drain is not None:
+        print_drain(answer.drain, out)
+
+
+COMMANDS = (plan_command,)
