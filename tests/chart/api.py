@@ -40,6 +40,7 @@ PLURALS = {
     "GPUNode": ("gpu.cozystack.io/v1alpha1", "gpunodes", False),
     "VirtualMachine": ("kubevirt.io/v1", "virtualmachines", True),
     "VirtualMachineInstance": ("kubevirt.io/v1", "virtualmachineinstances", True),
+    "KubeVirt": ("kubevirt.io/v1", "kubevirts", True),
     "HelmRelease": ("helm.toolkit.fluxcd.io/v2", "helmreleases", True),
 }  # fmt: skip
 """Kind to apiVersion, plural and whether it is namespaced."""

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -40,13 +41,22 @@ def tenant(server: Api) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def installed(server: Api) -> Iterator[Api]:
     """The chart on the API server, its pods never run: what holds here holds while every replica is down."""
+    with release_on(server):
+        yield server
+
+
+@contextmanager
+def release_on(server: Api, **values: Any) -> Iterator[None]:
+    """The chart installed inside; whatever happens there, the release is gone afterwards."""
     make_namespace(server, NAMESPACE)
-    install(server)
-    yield server
-    if helm_on(server, "status", RELEASE, check=False) == 0:
-        helm_on(server, "uninstall", RELEASE, "--no-hooks")
-    if server.exists("ConfigMap", "gpu-settings", NAMESPACE):
-        server.delete("ConfigMap", "gpu-settings", NAMESPACE)
+    try:
+        install(server, **values)
+        yield
+    finally:
+        if helm_on(server, "status", RELEASE, check=False) == 0:
+            helm_on(server, "uninstall", RELEASE, "--no-hooks")
+        if server.exists("ConfigMap", "gpu-settings", NAMESPACE):
+            server.delete("ConfigMap", "gpu-settings", NAMESPACE)
 
 
 def install(server: Api, **values: Any) -> None:

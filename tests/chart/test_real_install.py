@@ -8,7 +8,7 @@ import yaml
 
 from tests.chart.api import Refused, wait_until
 from tests.chart.charting import CHART, CLUSTER_NAME, NAMESPACE, RELEASE, flags
-from tests.chart.conftest import helm_on, install, make_namespace
+from tests.chart.conftest import helm_on, install, make_namespace, release_on
 from tests.chart.hookplayer import FINALIZERS, HookPlayer, token_of
 from tests.chart.policy_cases import machine
 
@@ -28,13 +28,8 @@ AUTHORITY = base64.b64encode(b"-----BEGIN CERTIFICATE-----\n").decode()
 @pytest.fixture
 def release(server):
     """The chart, installed for one test."""
-    make_namespace(server, NAMESPACE)
-    install(server, **NOWHERE)
-    yield server
-    if helm_on(server, "status", RELEASE, check=False) == 0:
-        helm_on(server, "uninstall", RELEASE, "--no-hooks")
-    if server.exists("ConfigMap", "gpu-settings", NAMESPACE):
-        server.delete("ConfigMap", "gpu-settings", NAMESPACE)
+    with release_on(server, **NOWHERE):
+        yield server
 
 
 @pytest.fixture

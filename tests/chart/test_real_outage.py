@@ -4,8 +4,8 @@ import uuid
 
 import pytest
 
-from tests.chart.api import Refused
-from tests.chart.charting import NAMESPACE, RELEASE
+from tests.chart.api import Refused, wait_until
+from tests.chart.charting import CLUSTER_NAME, NAMESPACE, RELEASE
 from tests.chart.conftest import make_namespace
 from tests.chart.policy_cases import KEY, KUBEVIRT, LAUNCHER, MARKED, REFERENCE, instance, machine, pod
 
@@ -118,8 +118,37 @@ def test_W4_N3_removing_all_quotas_of_a_tenant_waits(outage):
     outage.delete("HelmRelease", name, "tenant-root")
 
 
-def test_W1_N3_of_an_order_only_the_guarded_fields_wait(outage, device_made_before):
-    name, namespace = device_made_before
+@pytest.fixture
+def order_from_before(outage):
+    """An order that exists since before the outage, with the finalizer the binder put on it."""
+    name, namespace = f"d-{uuid.uuid4().hex[:6]}", "tenant-root"
+    body = {
+        "kind": "GPUDevice",
+        "metadata": {"name": name, "finalizers": ["gpu.cozystack.io/units"]},
+        "spec": {"className": "a10"},
+    }
+    kind = "ValidatingWebhookConfiguration"
+    webhooks = outage.get(kind, CLUSTER_NAME)["webhooks"]
+    others = [webhook for webhook in webhooks if webhook["name"] != "devices.gpu.cozystack.io"]
+    outage.patch(kind, CLUSTER_NAME, {"webhooks": others})
+    wait_until(lambda: outage.create(body, namespace), "nothing asks about orders")
+    outage.patch(kind, CLUSTER_NAME, {"webhooks": webhooks})
+    wait_until(lambda: refused_as_down(outage, body | {"metadata": {"name": "probe"}}, namespace), "it asks again")
+    yield name, namespace
+    if outage.exists("GPUDevice", name, namespace):
+        outage.delete("GPUDevice", name, namespace)
+
+
+def refused_as_down(api, manifest, namespace):
+    try:
+        api.create(manifest, namespace, dry_run=True)
+    except Refused as refused:
+        return DOWN in refused.message
+    return False
+
+
+def test_W1_N3_of_an_order_only_the_guarded_fields_wait(outage, order_from_before):
+    name, namespace = order_from_before
     for harmless in (
         {"metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}}},
         {"metadata": {"finalizers": ["foregroundDeletion", "gpu.cozystack.io/units"]}},
@@ -136,54 +165,8 @@ def test_W1_N3_of_an_order_only_the_guarded_fields_wait(outage, device_made_befo
     controller.patch("GPUDevice", name, {"metadata": {"finalizers": None}}, namespace)
 
 
-@pytest.fixture
-def device_made_before(outage, server):
-    """An order that exists since before the outage, with the finalizer the binder put on it."""
-    namespace = "before-outage"
-    make_namespace(server, namespace)
-    name = f"d-{uuid.uuid4().hex[:6]}"
-    from tests.chart.charting import CLUSTER_NAME
-
-    kind = "ValidatingWebhookConfiguration"
-    (webhook,) = [
-        item for item in server.get(kind, CLUSTER_NAME)["webhooks"] if item["name"] == "devices.gpu.cozystack.io"
-    ]
-    assert webhook["failurePolicy"] == "Fail"
-    excluded = webhook["namespaceSelector"]["matchExpressions"][0]["values"]
-    assert namespace not in excluded
-    body = {
-        "apiVersion": "gpu.cozystack.io/v1alpha1",
-        "kind": "GPUDevice",
-        "metadata": {"name": name, "finalizers": ["gpu.cozystack.io/units"]},
-        "spec": {"className": "a10"},
-    }
-    original = server.get(kind, CLUSTER_NAME)
-    cut = original["webhooks"]
-    server.patch(
-        kind,
-        CLUSTER_NAME,
-        {"webhooks": [item for item in cut if item is not webhook and item["name"] != webhook["name"]]},
-    )
-    from tests.chart.api import wait_until
-
-    wait_until(lambda: server.create(body, namespace), "the webhook is out of the way")
-    server.patch(kind, CLUSTER_NAME, {"webhooks": cut})
-
-    def back():
-        try:
-            server.create(body | {"metadata": {"name": "probe"}}, namespace, dry_run=True)
-        except Refused as refused:
-            return DOWN in refused.message
-        return False
-
-    wait_until(back, "the webhook is back")
-    yield name, namespace
-    server.delete("GPUDevice", name, namespace) if server.exists("GPUDevice", name, namespace) else None
-    server.delete("Namespace", namespace)
-
-
-def test_N3_an_order_can_be_deleted(outage, device_made_before):
-    name, namespace = device_made_before
+def test_N3_an_order_can_be_deleted(outage, order_from_before):
+    name, namespace = order_from_before
     outage.as_user("alice").delete("GPUDevice", name, namespace)
     controller = outage.as_user(f"system:serviceaccount:{NAMESPACE}:{RELEASE}")
     controller.patch("GPUDevice", name, {"metadata": {"finalizers": None}}, namespace)

@@ -1,0 +1,146 @@
+"""One replica of the installed chart as a process of this machine, with the arguments the chart gives its pods.
+
+Plays the kubelet for the StatefulSet: fills in what a pod would have (names, volumes, ports), leads the webhook
+configurations here, and stops the process when the set is scaled to zero.
+"""
+
+import base64
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import trustme
+import yaml
+
+from tests.chart.api import Api, Refused
+from tests.chart.charting import CLUSTER_NAME, NAMESPACE, RELEASE, ROOT
+from tests.chart.hookplayer import token_of
+
+CONFIGURATIONS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+OF_THE_SECRET = ("tls-secret", "service-name", "webhook-config-name")
+READY_SECONDS = 60.0
+
+
+class Replica:
+    """A context: ready when entered, drained when left."""
+
+    def __init__(self, server: Api, directory: Path) -> None:
+        self._server = server
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        self._left = threading.Event()
+        self._follower = threading.Thread(target=self._follow, daemon=True)
+        self.log = directory / "run.log"
+        self.webhook_port, self.metrics_port = _free_port(), _free_port()
+
+    def __enter__(self) -> "Replica":
+        authority = self._certificate()
+        command = ["-c", "from reconciler.main import main; main()", *self._arguments()]
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen([sys.executable, *command], cwd=ROOT, stdout=log, stderr=log)
+        self._route(authority)
+        self._until_ready()
+        self._follower.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._left.set()
+        self._follower.join(60)
+        self.stop()
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> int:
+        """SIGTERM, as a kubelet does; the exit code."""
+        assert self._process is not None
+        if self.running:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise
+
+    def metrics(self) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5) as answer:
+            return str(answer.read().decode())
+
+    def _arguments(self) -> list[str]:
+        spec = self._server.get("StatefulSet", RELEASE, NAMESPACE)["spec"]["template"]["spec"]
+        command, *flags = spec["containers"][0]["args"]
+        given = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
+        for name in OF_THE_SECRET:
+            given.pop(name, None)
+        config = yaml.safe_load(self._server.kubeconfig.read_text())
+        config["users"][0]["user"] = {"token": token_of(self._server, RELEASE)}
+        kubeconfig = self._directory / "replica.kubeconfig"
+        kubeconfig.write_text(yaml.safe_dump(config))
+        given |= {
+            "namespace": NAMESPACE,
+            "identity": f"{RELEASE}-0",
+            "journal": str(self._directory / "journal.db"),
+            "listen-host": "127.0.0.1",
+            "listen-port": str(self.webhook_port),
+            "metrics-host": "127.0.0.1",
+            "metrics-port": str(self.metrics_port),
+            "tls-cert": str(self._directory / "tls.crt"),
+            "tls-key": str(self._directory / "tls.key"),
+            "tls-ca": str(self._directory / "ca.crt"),
+            "kubeconfig": str(kubeconfig),
+        }
+        return [command, *(f"--{name}={value}" for name, value in given.items())]
+
+    def _certificate(self) -> str:
+        authority = trustme.CA()
+        pair = authority.issue_cert(f"{RELEASE}.{NAMESPACE}.svc")
+        authority.cert_pem.write_to_path(str(self._directory / "ca.crt"))
+        pair.private_key_pem.write_to_path(str(self._directory / "tls.key"))
+        pair.cert_chain_pems[0].write_to_path(str(self._directory / "tls.crt"))
+        return base64.b64encode(authority.cert_pem.bytes()).decode()
+
+    def _route(self, authority: str) -> None:
+        """The configurations keep calling the Service, which is this machine, on this replica's port."""
+        for kind in CONFIGURATIONS:
+            webhooks = self._server.get(kind, CLUSTER_NAME)["webhooks"]
+            for webhook in webhooks:
+                webhook["clientConfig"]["caBundle"] = authority
+                webhook["clientConfig"]["service"]["port"] = self.webhook_port
+            self._server.patch(kind, CLUSTER_NAME, {"webhooks": webhooks})
+
+    def _until_ready(self) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        why: object = "not asked"
+        while time.monotonic() < deadline and self.running:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/readyz", timeout=5).close()
+                return
+            except urllib.error.HTTPError as error:
+                why = error.read().decode()
+            except OSError as error:
+                why = error
+            time.sleep(0.2)
+        self.stop()
+        raise AssertionError(f"the replica is not ready: {why}\n{self.log.read_text()[-3000:]}")
+
+    def _follow(self) -> None:
+        while self.running and not self._left.wait(0.2):
+            try:
+                wanted = self._server.get("StatefulSet", RELEASE, NAMESPACE)["spec"]["replicas"]
+            except Refused:
+                continue
+            if wanted == 0:
+                self.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
