@@ -99,7 +99,7 @@ def not_permitted(state: PlacementState, order: Order) -> Refusal | None:
     return Refusal(
         reason=Reason.NOT_PERMITTED,
         message=f"{name} of GPU class {order.class_name!r} is not permitted by KubeVirt ({why}); "
-        "it starts by itself once the hoster permits it",
+        "ask the hoster to permit it",
     )
 
 
@@ -137,7 +137,7 @@ def no_free_units(state: PlacementState, order: Order) -> Refusal | None:
     held = state.held(name)
     return Refusal(
         reason=Reason.NO_FREE_UNITS,
-        message=f"{order.count} units of GPU class {order.class_name!r} were asked for, {max(0, free)} are free "
+        message=f"{units_of(order)} asked for, {max(0, free)} free "
         f"({held} held by orders that run nowhere yet; {detail or f'no node serves {name}'})",
         missing=order.count - max(0, free),
     )
@@ -150,8 +150,8 @@ def no_node_fits(state: PlacementState, order: Order) -> Refusal | None:
         return None
     return Refusal(
         reason=Reason.NO_NODE_FITS,
-        message=f"{order.count} units of GPU class {order.class_name!r} fit on no single node; the most free are "
-        f"{units} on {node or 'no node'}; split the order",
+        message=f"{units_of(order)} asked for at once; no single node has as many free, the most are {units} on "
+        f"{node or 'no node'}: split the order",
         missing=order.count - units,
     )
 
@@ -162,7 +162,7 @@ def holds_would_not_fit(state: PlacementState, order: Order) -> Refusal | None:
         return None
     return Refusal(
         reason=Reason.HOLDS_WOULD_NOT_FIT,
-        message=f"with {order.count} more units of GPU class {order.class_name!r} the orders held already could "
+        message=f"with {units_of(order)} more the orders held already could "
         "not all start any more, since the free units are spread over too many nodes; order fewer units",
     )
 
@@ -190,6 +190,11 @@ def budget_refusal(found: BudgetRefusal | BudgetUnreadable) -> Refusal:
     if isinstance(found, BudgetRefusal):
         return Refusal(reason=Reason.BUDGET_EXCEEDED, message=found.message, missing=found.missing)
     return Refusal(reason=Reason.BUDGET_UNREADABLE, message=found.message)
+
+
+def units_of(order: Order) -> str:
+    """The order in words."""
+    return f"{order.count} unit{'' if order.count == 1 else 's'} of GPU class {order.class_name!r}"
 
 
 def _class(state: PlacementState, order: Order) -> GpuClass:
