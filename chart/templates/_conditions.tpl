@@ -1,10 +1,13 @@
 {{/*
-CEL: does this write change a budget key of ours? A key with a slash is a GPU budget or looks like one. A quota
-that is no map goes to the webhook, which refuses it; the list binds old and new once, as CEL has no `let` here.
+CEL: does this write change a budget key of a tenant? A key with a slash is a GPU budget or looks like one. A quota
+that is no map goes to the webhook, which refuses it. A release that was no tenant's had no budgets. The list binds
+old and new once, as CEL has no `let` here.
 */}}
 {{- define "gpu-binder.budgetChanged" -}}
-[[
-  request.operation == 'CREATE' ? dyn({}) : dyn(oldObject).?spec.?values.?resourceQuotas.orValue({}),
+object.metadata.?labels[?'apps.cozystack.io/application.kind'].orValue('') == 'Tenant' && [[
+  request.operation == 'CREATE'
+  || oldObject.metadata.?labels[?'apps.cozystack.io/application.kind'].orValue('') != 'Tenant'
+  ? dyn({}) : dyn(oldObject).?spec.?values.?resourceQuotas.orValue({}),
   dyn(object).?spec.?values.?resourceQuotas.orValue({})
 ]].exists(q, q[0] != q[1] && (
   type(q[0]) != map || type(q[1]) != map

@@ -1,7 +1,5 @@
 """With every replica down only orders, GPU budgets and starts with references wait (N3, C20)."""
 
-import uuid
-
 import pytest
 
 from tests.chart.api import Refused, wait_until
@@ -17,9 +15,9 @@ TENANT_LABELS = {"apps.cozystack.io/application.kind": "Tenant"}
 @pytest.fixture(scope="module")
 def outage(installed):
     make_namespace(installed, "cozy-cilium", **{"cozystack.io/system": "true"})
-    make_namespace(installed, "tenant-root")
+    make_namespace(installed, "tenant-outage")
     yield installed
-    for namespace in ("cozy-cilium", "tenant-root"):
+    for namespace in ("cozy-cilium", "tenant-outage"):
         installed.delete("Namespace", namespace)
 
 
@@ -38,25 +36,25 @@ ADMITTED = {
     "a pod of the network": (pod("cilium"), "cozy-cilium"),
     "a pod of the binder": (pod("binder", labels={"app.kubernetes.io/name": RELEASE}), NAMESPACE),
     "a launcher with devices in kube-system": (OUR_LAUNCHER, "kube-system"),
-    "an ordinary tenant pod": (pod("web"), "tenant-root"),
-    "a launcher of a machine without devices": (pod("p", labels=LAUNCHER), "tenant-root"),
-    "a hot-plug pod with the machine's labels": (pod("h", labels=MARKED), "tenant-root"),
-    "a machine without references": (machine("m"), "tenant-root"),
+    "an ordinary tenant pod": (pod("web"), "tenant-outage"),
+    "a launcher of a machine without devices": (pod("p", labels=LAUNCHER), "tenant-outage"),
+    "a hot-plug pod with the machine's labels": (pod("h", labels=MARKED), "tenant-outage"),
+    "a machine without references": (machine("m"), "tenant-outage"),
     "a machine with references, not started": (
-        machine("m", labels=MARKED, annotations={KEY: REFERENCE}), "tenant-root",
+        machine("m", labels=MARKED, annotations={KEY: REFERENCE}), "tenant-outage",
     ),
-    "an instance without references": (instance("i"), "tenant-root"),
-    "a tenant without GPU budgets": (release("tenant-a", resourceQuotas={"cpu": "4"}), "tenant-root"),
-    "a tenant without budgets": (release("tenant-b"), "tenant-root"),
-    "another application": (release("vm", {}, resourceQuotas={"nvidia.com/a": "1"}), "tenant-root"),
+    "an instance without references": (instance("i"), "tenant-outage"),
+    "a tenant without GPU budgets": (release("tenant-a", resourceQuotas={"cpu": "4"}), "tenant-outage"),
+    "a tenant without budgets": (release("tenant-b"), "tenant-outage"),
+    "another application": (release("vm", {}, resourceQuotas={"nvidia.com/a": "1"}), "tenant-outage"),
 }  # fmt: skip
 REFUSED = {
-    "an instance with references": (MARKED_INSTANCE, "tenant-root"),
-    "a launcher of a machine with devices": (OUR_LAUNCHER, "tenant-root"),
-    "an order": ({"kind": "GPUDevice", "metadata": {"name": "d"}, "spec": {"className": "a10"}}, "tenant-root"),
-    "a GPU budget": (release("tenant-c", resourceQuotas={"nvidia.com/a": "1"}), "tenant-root"),
-    "a class budget": (release("tenant-d", resourceQuotas={"gpu.cozystack.io/a10": 1}), "tenant-root"),
-    "a budget that is no map": (release("tenant-e", resourceQuotas=["nvidia.com/a"]), "tenant-root"),
+    "an instance with references": (MARKED_INSTANCE, "tenant-outage"),
+    "a launcher of a machine with devices": (OUR_LAUNCHER, "tenant-outage"),
+    "an order": ({"kind": "GPUDevice", "metadata": {"name": "d"}, "spec": {"className": "a10"}}, "tenant-outage"),
+    "a GPU budget": (release("tenant-c", resourceQuotas={"nvidia.com/a": "1"}), "tenant-outage"),
+    "a class budget": (release("tenant-d", resourceQuotas={"gpu.cozystack.io/a10": 1}), "tenant-outage"),
+    "a budget that is no map": (release("tenant-e", resourceQuotas=["nvidia.com/a"]), "tenant-outage"),
 }
 
 
@@ -73,70 +71,38 @@ def test_C20_N3_waits_for_a_replica(outage, what):
         outage.as_user(KUBEVIRT).create(manifest, namespace)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "waits"),
-    [
-        ({"cpu": "1"}, {"cpu": "2"}, False),
-        ({"cpu": "1", "nvidia.com/a": "2"}, {"cpu": "2", "nvidia.com/a": "2"}, False),
-        ({"nvidia.com/a": "2"}, {"nvidia.com/a": "3"}, True),
-        ({"nvidia.com/a": "2"}, {"nvidia.com/a": 2}, True),
-        ({"nvidia.com/a": "2"}, {"nvidia.com/a": None}, True),
-        ({"nvidia.com/a": "2"}, {"requests.nvidia.com/a": "2", "nvidia.com/a": "2"}, True),
-        ({}, {"services.loadbalancers": "2"}, False),
-        ({}, {"nvidia.com/a": "0"}, True),
-        ({"cpu": "1"}, None, True),
-    ],
+BUDGETS = (
+    ({"cpu": "1"}, {"cpu": "2"}, False),
+    ({"cpu": "1", "nvidia.com/a": "2"}, {"cpu": "2"}, False),
+    ({}, {"services.loadbalancers": "2"}, False),
+    ({"nvidia.com/a": "2"}, {"nvidia.com/a": "3"}, True),
+    ({"nvidia.com/a": "2"}, {"nvidia.com/a": 2}, True),
+    ({"nvidia.com/a": "2"}, {"nvidia.com/a": None}, True),
+    ({"nvidia.com/a": "2"}, {"requests.nvidia.com/a": "2"}, True),
+    ({}, {"nvidia.com/a": "0"}, True),
+    ({"nvidia.com/a": "2"}, None, True),
+    ({"cpu": "1"}, None, False),
 )
-def test_W4_N3_only_a_changed_gpu_budget_waits(outage, before, after, waits):
-    name = f"tenant-{uuid.uuid4().hex[:6]}"
-    # A release becomes a tenant's with its label; without it nothing was asked while it was made.
-    outage.create(release(name, {}, resourceQuotas=before), "tenant-root")
-    path = outage.path("HelmRelease", "tenant-root", name)
-    current = outage.call("GET", path)
-    current["metadata"]["labels"] = TENANT_LABELS
-    outage.call("PUT", path, current)
-    current = outage.call("GET", path)
-    if after is None:
-        current["spec"]["values"]["resourceQuotas"] = "none"
-    else:
-        kept = current["spec"]["values"]["resourceQuotas"] | after
-        current["spec"]["values"]["resourceQuotas"] = {k: v for k, v in kept.items() if v is not None}
-    if waits:
-        with pytest.raises(Refused, match=DOWN):
-            outage.call("PUT", path, current)
-    else:
-        outage.call("PUT", path, current)
-    outage.delete("HelmRelease", name, "tenant-root")
+"""Quotas before, what a merge patch says of them (None: they go), and whether it waits for a replica."""
 
 
-def test_W4_N3_removing_all_quotas_of_a_tenant_waits(outage):
-    name = f"tenant-{uuid.uuid4().hex[:6]}"
-    outage.create(release(name, {}, resourceQuotas={"nvidia.com/a": "1"}), "tenant-root")
-    outage.patch("HelmRelease", name, {"metadata": {"labels": TENANT_LABELS}}, "tenant-root")
-    with pytest.raises(Refused, match=DOWN):
-        outage.patch("HelmRelease", name, {"spec": {"values": None}}, "tenant-root")
-    outage.delete("HelmRelease", name, "tenant-root")
-
-
-@pytest.fixture
-def order_from_before(outage):
-    """An order that exists since before the outage, with the finalizer the binder put on it."""
-    name, namespace = f"d-{uuid.uuid4().hex[:6]}", "tenant-root"
-    body = {
-        "kind": "GPUDevice",
-        "metadata": {"name": name, "finalizers": ["gpu.cozystack.io/units"]},
-        "spec": {"className": "a10"},
-    }
+@pytest.fixture(scope="module")
+def from_before(outage):
+    """Objects from before the outage: orders with the binder's finalizer, tenants with their budgets."""
     kind = "ValidatingWebhookConfiguration"
     webhooks = outage.get(kind, CLUSTER_NAME)["webhooks"]
-    others = [webhook for webhook in webhooks if webhook["name"] != "devices.gpu.cozystack.io"]
-    outage.patch(kind, CLUSTER_NAME, {"webhooks": others})
-    wait_until(lambda: outage.create(body, namespace), "nothing asks about orders")
+    outage.patch(kind, CLUSTER_NAME, {"webhooks": []})
+    spec = {"className": "a10"}
+    for name in ("guarded", "deleted"):
+        metadata = {"name": name, "finalizers": ["gpu.cozystack.io/units"]}
+        body = {"kind": "GPUDevice", "metadata": metadata, "spec": spec}
+        wait_until(lambda body=body: outage.create(body, "tenant-outage"), "nothing asks about orders")
+    for number, (before, _, _) in enumerate(BUDGETS):
+        outage.create(release(f"tenant-{number}", resourceQuotas=before), "tenant-outage")
     outage.patch(kind, CLUSTER_NAME, {"webhooks": webhooks})
-    wait_until(lambda: refused_as_down(outage, body | {"metadata": {"name": "probe"}}, namespace), "it asks again")
-    yield name, namespace
-    if outage.exists("GPUDevice", name, namespace):
-        outage.delete("GPUDevice", name, namespace)
+    probe = {"kind": "GPUDevice", "metadata": {"name": "probe"}, "spec": spec}
+    wait_until(lambda: refused_as_down(outage, probe, "tenant-outage"), "it asks again")
+    return outage
 
 
 def refused_as_down(api, manifest, namespace):
@@ -147,27 +113,61 @@ def refused_as_down(api, manifest, namespace):
     return False
 
 
-def test_W1_N3_of_an_order_only_the_guarded_fields_wait(outage, order_from_before):
-    name, namespace = order_from_before
+@pytest.mark.parametrize("number", range(len(BUDGETS)))
+def test_W4_N3_only_a_changed_gpu_budget_waits(from_before, number):
+    _, after, waits = BUDGETS[number]
+    change = {"spec": {"values": {"resourceQuotas": after}}}
+    name = f"tenant-{number}"
+    if not waits:
+        from_before.patch("HelmRelease", name, change, "tenant-outage")
+        return
+    with pytest.raises(Refused, match=DOWN):
+        from_before.patch("HelmRelease", name, change, "tenant-outage")
+
+
+def test_W4_N3_what_else_of_a_tenant_changes_does_not_wait(from_before):
+    for harmless in (
+        {"spec": {"values": {"host": "example.org"}}},
+        {"spec": {"suspend": True}},
+        {"metadata": {"finalizers": ["finalizers.fluxcd.io"]}},
+        {"metadata": {"finalizers": None}},
+    ):
+        from_before.patch("HelmRelease", "tenant-3", harmless, "tenant-outage")
+
+
+def test_W4_N3_removing_all_values_or_breaking_the_quotas_waits(from_before):
+    for change in ({"values": None}, {"values": {"resourceQuotas": "none"}}):
+        with pytest.raises(Refused, match=DOWN):
+            from_before.patch("HelmRelease", "tenant-3", {"spec": change}, "tenant-outage")
+
+
+def test_W4_a_release_that_becomes_a_tenants_is_asked_about(from_before):
+    from_before.create(release("tenant-late", {}, resourceQuotas={"nvidia.com/a": "900"}), "tenant-outage")
+    with pytest.raises(Refused, match=DOWN):
+        from_before.patch("HelmRelease", "tenant-late", {"metadata": {"labels": TENANT_LABELS}}, "tenant-outage")
+    from_before.create(release("tenant-plain", {}, resourceQuotas={"cpu": "9"}), "tenant-outage")
+    from_before.patch("HelmRelease", "tenant-plain", {"metadata": {"labels": TENANT_LABELS}}, "tenant-outage")
+
+
+def test_W1_N3_of_an_order_only_the_guarded_fields_wait(from_before):
     for harmless in (
         {"metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}}},
         {"metadata": {"finalizers": ["foregroundDeletion", "gpu.cozystack.io/units"]}},
     ):
-        outage.patch("GPUDevice", name, harmless, namespace)
+        from_before.patch("GPUDevice", "guarded", harmless, "tenant-outage")
     for guarded in (
         {"metadata": {"labels": {"gpu.cozystack.io/template-device": "true"}}},
         {"metadata": {"annotations": {"gpu.cozystack.io/leader-epoch": "9"}}},
         {"metadata": {"finalizers": None}},
     ):
         with pytest.raises(Refused, match=DOWN):
-            outage.patch("GPUDevice", name, guarded, namespace)
-    controller = outage.as_user(f"system:serviceaccount:{NAMESPACE}:{RELEASE}")
-    controller.patch("GPUDevice", name, {"metadata": {"finalizers": None}}, namespace)
+            from_before.patch("GPUDevice", "guarded", guarded, "tenant-outage")
+    controller = from_before.as_user(f"system:serviceaccount:{NAMESPACE}:{RELEASE}")
+    controller.patch("GPUDevice", "guarded", {"metadata": {"finalizers": None}}, "tenant-outage")
 
 
-def test_N3_an_order_can_be_deleted(outage, order_from_before):
-    name, namespace = order_from_before
-    outage.as_user("alice").delete("GPUDevice", name, namespace)
-    controller = outage.as_user(f"system:serviceaccount:{NAMESPACE}:{RELEASE}")
-    controller.patch("GPUDevice", name, {"metadata": {"finalizers": None}}, namespace)
-    assert not outage.exists("GPUDevice", name, namespace)
+def test_N3_an_order_can_be_deleted(from_before):
+    from_before.as_user("alice").delete("GPUDevice", "deleted", "tenant-outage")
+    controller = from_before.as_user(f"system:serviceaccount:{NAMESPACE}:{RELEASE}")
+    controller.patch("GPUDevice", "deleted", {"metadata": {"finalizers": None}}, "tenant-outage")
+    assert not from_before.exists("GPUDevice", "deleted", "tenant-outage")
