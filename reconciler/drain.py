@@ -9,24 +9,30 @@ a stop frees.
 
 from __future__ import annotations
 
+import msgspec
+
 from reconciler import what_if
 from reconciler.core import checks, placement
 from reconciler.core.device_index import holds_units
 from reconciler.core.objects import Model
+from reconciler.core.placement import Verdict
 from reconciler.core.state import PlacementState
 from reconciler.plan import Blocker, blockers, start_refusals
 
 
 class Move(Model, frozen=True, kw_only=True):
-    """One VM of the drained node. `node`: where its set would go, "" where it fits nowhere; then `blockers` say why.
-    `units`: per resource name."""
+    """One VM of the drained node. `units`: per resource name. `node`: where its set would go, "" where it fits nowhere;
+    then `blockers` say why, `nodes` what every other node says, and `missing` how many units the closest of them lacks
+    (0: units are not what is lacking)."""
 
     namespace: str
     vmi: str
     devices: tuple[str, ...]
     units: dict[str, int]
     node: str = ""
+    missing: int = 0
     blockers: tuple[Blocker, ...] = ()
+    nodes: tuple[Verdict, ...] = ()
 
 
 class RawPod(Model, frozen=True, kw_only=True):
@@ -56,7 +62,7 @@ def drain(state: PlacementState, node: str) -> Drain:
     `LookupError` for a node that is not there. The state is not changed."""
     tried = what_if.copy(state)
     what_if.cordon(tried, node)
-    moves = tuple(_move(tried, namespace, vmi) for namespace, vmi in _largest_first(state, node))
+    moves = tuple(_move(tried, node, namespace, vmi) for namespace, vmi in _largest_first(state, node))
     return Drain(node=node, moves=moves, raw=_raw(state, node))
 
 
@@ -74,18 +80,24 @@ def _largest_first(state: PlacementState, node: str) -> list[tuple[str, str]]:
     return sorted(sizes, key=lambda key: (-sizes[key], key))
 
 
-def _move(tried: PlacementState, namespace: str, vmi: str) -> Move:
+def _move(tried: PlacementState, drained: str, namespace: str, vmi: str) -> Move:
     before = what_if.restart_of(tried, namespace, vmi)
     names = tuple(device.name for device in tried.devices_of_vmi(namespace, vmi))
     what_if.stop(tried, namespace, vmi)
     start = what_if.current(tried, before)
-    units = checks.wanted_set(tried, start).needs
-    verdict = checks.judge_start(tried, start)
-    if isinstance(verdict, placement.Verdict):
-        what_if.place(tried, start, verdict.node)
-        return Move(namespace=namespace, vmi=vmi, devices=names, units=units, node=verdict.node)
-    found = blockers(start_refusals(tried, start))
-    return Move(namespace=namespace, vmi=vmi, devices=names, units=units, blockers=found)
+    wanted = checks.wanted_set(tried, start)
+    move = Move(namespace=namespace, vmi=vmi, devices=names, units=wanted.needs)
+    answer = checks.judge_start(tried, start)
+    if isinstance(answer, Verdict):
+        what_if.place(tried, start, answer.node)
+        return msgspec.structs.replace(move, node=answer.node)
+    others = tuple(found for found in placement.verdicts(tried, wanted) if found.node != drained)
+    return msgspec.structs.replace(
+        move,
+        missing=min((found.missing for found in others if found.missing), default=0),
+        blockers=blockers(start_refusals(tried, start)),
+        nodes=others,
+    )
 
 
 def _raw(state: PlacementState, node: str) -> tuple[RawPod, ...]:

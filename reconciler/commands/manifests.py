@@ -6,11 +6,11 @@ what it will mean when it is applied. Neighbours: `webhooks.vmi` and `webhooks.s
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-import click
 import msgspec
 import yaml
 
@@ -94,18 +94,18 @@ def read(paths: tuple[str, ...], namespace: str | None) -> list[Machine | Ordere
     found: list[Machine | Ordered] = []
     for path in paths:
         known = list(_documents(path))
-        planned = [_read_one(where, body, namespace) for where, body in known if body.get("kind") in KINDS]
-        if not planned:
+        wanted = [(where, body) for where, body in known if str(body.get("kind")) in KINDS]
+        if not wanted:
             kinds = ", ".join(sorted({str(body.get("kind")) for _, body in known})) or "nothing"
             raise ManifestError(path, "", f"holds {kinds}; plan takes a {', a '.join(KINDS)}")
-        found += planned
+        found += [_read_one(where, body, namespace) for where, body in wanted]
     return found
 
 
 def _documents(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """(where it stands, document) of every document of a file; a List gives its items."""
     try:
-        text = click.get_text_stream("stdin").read() if path == "-" else Path(path).read_text()
+        text = sys.stdin.read() if path == "-" else Path(path).read_text()
         documents = list(yaml.load_all(text, Loader=_Loader))
     except (OSError, UnicodeDecodeError) as error:
         raise ManifestError(path, "", f"cannot be read: {error}") from None

@@ -70,7 +70,7 @@ def print_drain(drain: Drain, out: Console) -> None:
             f"{move.namespace}/{move.vmi}",
             ", ".join(f"{count} {name}" for name, count in sorted(move.units.items())),
             move.node or "nowhere",
-            max((blocker.missing for blocker in move.blockers), default=0) or "",
+            move.missing or "",
             "; ".join(f"{blocker.reason}: {blocker.message}" for blocker in move.blockers),
         )
         for number, move in enumerate(drain.moves, 1)
