@@ -86,7 +86,7 @@ class VirtController:
                 return await self._take_down(vmi, pods)
             if not pods and phase_of(vmi) not in (*FINISHED, *_STARTED):
                 return await self.launch(vmi)
-            return await self._set_status(vmi, _status(vmi, pods))
+            return await self.set_status(vmi, _status(vmi, pods))
         except ClusterError:
             return True
 
@@ -98,7 +98,7 @@ class VirtController:
             for pod in standing:
                 await self._port.delete(POD, namespace, pod["metadata"]["name"])
             return bool(standing)
-        if phase_of(vmi) not in FINISHED and await self._set_status(vmi, _gone(vmi, "Succeeded")):
+        if phase_of(vmi) not in FINISHED and await self.set_status(vmi, _gone(vmi, "Succeeded")):
             return True
         finalizers = [each for each in vmi["metadata"].get("finalizers") or [] if each != VMI_FINALIZER]
         if finalizers == (vmi["metadata"].get("finalizers") or []):
@@ -111,10 +111,10 @@ class VirtController:
         try:
             await self._port.create(POD, vmi["metadata"]["namespace"], launcher(vmi))
         except Rejected as error:
-            return await self._set_status(vmi, {"phase": "Pending", "conditions": [_not_created(error.message)]})
+            return await self.set_status(vmi, refused(error.message))
         return True
 
-    async def _set_status(self, vmi: Document, status: dict[str, Any]) -> bool:
+    async def set_status(self, vmi: Document, status: dict[str, Any]) -> bool:
         """Patch what differs; says whether anything did."""
         metadata, present = vmi["metadata"], vmi.get("status") or {}
         if merge_patch(present, status) == present:
@@ -135,8 +135,10 @@ def _status(vmi: Document, pods: list[Document]) -> dict[str, Any]:
     if phase in FINISHED:
         return status
     states = [phase_of(pod) for pod in pods]
-    if "Running" in states:
-        status |= {"phase": "Running", "nodeName": node_of(pods[states.index("Running")])}
+    running = [node_of(pod) for pod in pods if phase_of(pod) == "Running"]
+    if running:
+        known = (vmi.get("status") or {}).get("nodeName")
+        status |= {"phase": "Running", "nodeName": known if known in running else running[0]}
     elif all(state in FINISHED for state in states):
         status["phase"] = "Failed" if "Failed" in states else "Succeeded"
     else:
@@ -152,8 +154,10 @@ def _listed(vmi: Document) -> dict[str, str]:
     return (vmi.get("status") or {}).get("activePods") or {}
 
 
-def _not_created(message: str) -> dict[str, str]:
-    return {"type": "Synchronized", "status": "False", "reason": "FailedCreate", "message": message}
+def refused(message: str) -> Document:
+    """The status of a VMI whose launcher was refused."""
+    condition = {"type": "Synchronized", "status": "False", "reason": "FailedCreate", "message": message}
+    return {"phase": "Pending", "conditions": [condition]}
 
 
 def launcher(vmi: Document) -> Document:
