@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from reconciler.commands import history
+from reconciler.commands import history, run
 from reconciler.console import console
 from reconciler.version import VERSION
 
@@ -36,5 +36,5 @@ def demo_command(journal: Path) -> None:
     asyncio.run(demo(journal, console()))
 
 
-for command in history.COMMANDS:
+for command in (*run.COMMANDS, *history.COMMANDS):
     main.add_command(command)

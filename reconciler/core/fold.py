@@ -58,8 +58,8 @@ _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
 def adds_nothing(state: PlacementState, event: events.ObjectObserved) -> bool:
     """The observation tells the state nothing it does not know: it makes no entry (J3).
 
-    That is an object equal to the one known, an echo of a write under way, or a version older than our own last
-    write.
+    That is an object equal to the one known, an echo of a write under way (but for a deletion, whose answer carries
+    no version), or a version older than our own last write.
     """
     if event.uid in state.stale or (event.kind, event.namespace, event.name) in state.unreadable:
         return False
@@ -71,6 +71,8 @@ def adds_nothing(state: PlacementState, event: events.ObjectObserved) -> bool:
     if event.source != "read" and _older(event.resource_version, state.own_versions.get(event.uid, "")):
         return True
     seen = decode_object(event.kind, event.object)
+    if event.uid in state.pending and seen.deleting is not None:
+        return False
     if event.uid in state.pending or not KINDS[event.kind].written:
         seen = msgspec.structs.replace(seen, resource_version=known.resource_version)
     if event.kind == GPU_NODE.name:
@@ -109,6 +111,8 @@ def _observed(state: PlacementState, event: events.ObjectObserved) -> None:
         _forget(state, event.kind, known)
         known = None
     state.pending.pop(f"{event.kind}/{event.namespace}/{event.name}", None)
+    if known is not None and known.resource_version != event.resource_version:
+        state.unfenced.discard(event.uid)
     if event.uid in state.pending:
         pending = state.pending[event.uid]
         state.pending[event.uid] = msgspec.structs.replace(pending, base=event.object)
@@ -225,11 +229,13 @@ def _succeeded(state: PlacementState, event: events.WriteSucceeded) -> None:
         effects.replace(state, kind, known, base)
         return
     landed = known
-    if not event.resource_version:
-        state.stale.add(key)
-    else:
+    if event.resource_version:
         state.own_versions[key] = event.resource_version
         landed = msgspec.structs.replace(known, resource_version=event.resource_version)
+    elif base is not None and base.deleting is not None:
+        landed = base
+    else:
+        state.stale.add(key)
     state.unfenced.discard(key)
     effects.replace(state, kind, known, landed)
 

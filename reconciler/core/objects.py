@@ -306,6 +306,24 @@ EVENT = Kind("Event", "events.k8s.io", "v1", "events", True, Object)
 SELF_REVIEW = Kind("SelfSubjectReview", "authentication.k8s.io", "v1", "selfsubjectreviews", False, Object)
 TOKEN_REVIEW = Kind("TokenReview", "authentication.k8s.io", "v1", "tokenreviews", False, Object)
 ACCESS_REVIEW = Kind("SubjectAccessReview", "authorization.k8s.io", "v1", "subjectaccessreviews", False, Object)
+SECRET = Kind("Secret", "", "v1", "secrets", True, Object)
+STATEFUL_SET = Kind("StatefulSet", "apps", "v1", "statefulsets", True, Object)
+MUTATING_WEBHOOKS = Kind(
+    "MutatingWebhookConfiguration",
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations",
+    False,
+    Object,
+)
+VALIDATING_WEBHOOKS = Kind(
+    "ValidatingWebhookConfiguration",
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingwebhookconfigurations",
+    False,
+    Object,
+)
 
 
 class Settings(Model, frozen=True):

@@ -293,6 +293,8 @@ class PlacementState:
 
     def ask_about(self, device: Device) -> None:
         """Put every question this device is the subject of."""
+        if device.uid in self.unfenced:
+            self.agenda.put(Question(Topic.FENCE, 0, device.uid))
         self.ask_device(device)
         self.ask_request(device)
         if (device.created, device.uid) in self.devices.pending.get(device.class_name, ()):

@@ -481,6 +481,22 @@ def test_p5_a_device_deleted_while_its_vmi_never_appears_goes_after_the_grace_ti
     assert world.state.device(NS, "d1") is None
 
 
+def test_p5_a_deletion_seen_before_its_answer_goes_on() -> None:
+    """The watch told of the deletion before the API server answered the delete: nothing is left to wait for."""
+    world = World().ready(("n1", 1))
+    template(world, "t")
+    world.start("vm", "t")
+    world.refuse_writes = True
+    world.gone(VMI, NS, "vm")
+    identity, decision, _ = world.held_writes[-1]
+    assert decision.action is Action.DELETE
+    world.refuse_writes = False
+    world.change(DEVICE, NS, "t", deleting=world.at)
+    world.tell(events.WriteSucceeded(identity, ""))
+    world.run()
+    assert world.state.device(NS, "t") is None
+
+
 def test_r10_a_new_vmi_under_an_old_name_inherits_nothing() -> None:
     world = World().ready(("n1", 1))
     world.order("d1")
@@ -525,6 +541,23 @@ def test_j5_a_new_leader_touches_what_an_older_one_may_have_granted() -> None:
     current = world.objects[(DEVICE.name, NS, "t1")]
     assert current.resource_version != decision.writes[index].resource_version
     assert world.device("t1").epoch == "2"
+
+
+def test_j5_a_fence_that_conflicts_holds_nothing_up() -> None:
+    """Found by simulation seed 56: the version that won is new enough, and everything else goes on."""
+    world = World().ready(("n1", 2))
+    template(world, "t1")
+    world.tell(events.LeadershipLost("binder-0", "test"))
+    world.refuse_writes = True
+    world.tell(events.LeadershipAcquired("binder-1", 2))
+    device = world.objects[(DEVICE.name, NS, "t1")]
+    assert isinstance(device, Device)
+    world.put(DEVICE, msgspec.structs.replace(device, attachment=Attachment("vm", "r", world.at)))
+    world.run()
+    world.refuse_writes = False
+    for identity, decision, index in world.held_writes:
+        world.land(identity, decision, index)
+    assert world.order("d1").phase == Phase.HELD
 
 
 def test_o3_granting_one_vgpu_type_lowers_its_sibling_at_once_and_only_once() -> None:

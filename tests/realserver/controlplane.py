@@ -16,7 +16,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,29 @@ USERS = {
     "virt-controller": ("system:serviceaccount:cozy-kubevirt:kubevirt-controller", "system:masters"),
     "kubelet": ("system:node:players", "system:masters"),
     "tenant": ("alice", "tenants"),
+    "binder": ("system:serviceaccount:cozy-gpu-binder:gpu-binder", "system:masters"),
 }
 """Name in the tests: (user name, group). virt-controller and the kubelets may do everything, being played."""
 READY_SECONDS = 120
+STOP_SECONDS = 3
+"""A kube-apiserver that is told to stop waits a minute for its watches to end; nobody here needs that."""
+END_SECONDS = 3
+"""kube-apiserver waits up to a minute for the watches of its clients; the data outlives a kill."""
+
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {
+            "level": "Metadata",
+            "verbs": ["create", "update", "patch", "delete"],
+            "resources": [{"group": "gpu.cozystack.io"}],
+        },
+        {"level": "None"},
+    ],
+}
+"""Every write of ours is told, and nothing else."""
 
 
 class ControlPlane:
@@ -44,7 +64,7 @@ class ControlPlane:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"https://127.0.0.1:{self.port}"
         self.authority = trustme.CA()
         self.ca_path = directory / "ca.pem"
@@ -53,13 +73,17 @@ class ControlPlane:
 
     # Life
 
-    def start(self) -> None:
-        """Start everything; ends it again when something does not come up."""
+    def start(self, definitions: Sequence[Path] = ()) -> None:
+        """Start everything; ends it again when something does not come up. `definitions`: of custom kinds that are
+        there before the controllers, as the garbage collector looks for new kinds twice a minute only."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._write_secrets()
         try:
             self._start_etcd()
             self.start_apiserver()
+            if definitions:
+                self.apply(*definitions)
+                self.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
             manager = (
                 f"--kubeconfig={self.kubeconfig('admin')}",
                 "--leader-elect=false",
@@ -75,7 +99,8 @@ class ControlPlane:
                 "--node-monitor-grace-period=3600s",
             )
             self._until(
-                lambda: "default" in self._get("/api/v1/namespaces/default/serviceaccounts"), "controllers"
+                lambda: "default" in self._get("/api/v1/namespaces/default/serviceaccounts"),
+                "kube-controller-manager",
             )
         except BaseException:
             self.stop()
@@ -102,7 +127,8 @@ class ControlPlane:
             "--service-cluster-ip-range=10.96.0.0/24",
             "--endpoint-reconciler-type=none",
             "--allow-privileged=true",
-            "--enable-admission-plugins=DefaultTolerationSeconds",
+            f"--audit-policy-file={self.directory / 'audit-policy.json'}",
+            f"--audit-log-path={self.directory / 'audit.log'}",
         )
         self._until(lambda: self._get("/readyz") == "ok", "kube-apiserver")
 
@@ -164,6 +190,18 @@ class ControlPlane:
             return None
         return json.loads(done.stdout)
 
+    def writes(self, resource: str, namespace: str = "") -> list[dict[str, Any]]:
+        """Every write of a resource of ours the API server took, in order: audit events, dry runs left out."""
+        found = []
+        for line in (self.directory / "audit.log").read_text().splitlines():
+            event = json.loads(line)
+            object_ref = event.get("objectRef") or {}
+            taken = event.get("responseStatus", {}).get("code", 500) < 300
+            wanted = object_ref.get("resource") == resource and namespace in ("", object_ref.get("namespace"))
+            if wanted and taken and "dryRun" not in event["requestURI"]:
+                found.append(event)
+        return found
+
     # Inside
 
     def _tool(
@@ -196,9 +234,10 @@ class ControlPlane:
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )
         (self.directory / "sa.pub").write_bytes(public)
+        (self.directory / "audit-policy.json").write_text(json.dumps(AUDIT_POLICY))
 
     def _start_etcd(self) -> None:
-        client, peer = _free_port(), _free_port()
+        client, peer = free_port(), free_port()
         self._etcd_url = f"http://127.0.0.1:{client}"
         self._run(
             "etcd",
@@ -221,7 +260,7 @@ class ControlPlane:
             process.send_signal(signal.SIGCONT)
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -249,7 +288,7 @@ class ControlPlane:
             time.sleep(0.2)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
@@ -265,11 +304,10 @@ def _text(document: dict[str, Any] | str | Path) -> str:
 def running(directory: Path) -> Iterator[ControlPlane]:
     """A control plane with our CRDs and the foreign ones, for as long as the block runs."""
     plane = ControlPlane(directory)
-    plane.start()
+    ours = (ROOT / "chart" / "files" / "crds").glob("*.yaml")
+    foreign = (Path(__file__).parent / "foreign_crds").glob("*.yaml")
+    plane.start([*sorted(ours), *sorted(foreign)])
     try:
-        plane.apply(*sorted((ROOT / "chart" / "files" / "crds").glob("*.yaml")))
-        plane.apply(*sorted((Path(__file__).parent / "foreign_crds").glob("*.yaml")))
-        plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
         yield plane
     finally:
         plane.stop()

@@ -37,6 +37,7 @@ class Story:
         self.safety = Safety(self.stage.cluster, CLASSES, forgiving_seconds=90)
         self.log: list[str] = []
         self.journals: list[Journal] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._names = 0
         self._ids = 0
         self._allocatable = {node: dict(units) for node, units in NODES.items()}
@@ -263,6 +264,17 @@ class Story:
             self.stage.cluster.fate.release_all()
             self.stage.cluster.watches.heal()
 
+    def _release_later(self) -> None:
+        """An answer overtaken by the watch, by less than the binder's patience."""
+
+        async def release() -> None:
+            await self.stage.time.sleep(0.5)
+            self.stage.cluster.fate.release_all()
+
+        task = asyncio.ensure_future(release())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     def _fault(self, call: Call) -> Fault | None:
         if call.user != SERVICE_ACCOUNT or self.random.random() > 0.06:
             return None
@@ -270,6 +282,10 @@ class Story:
             return self.random.choice((Fault.DROPPED, Fault.EXPIRED)) if self.random.random() < 0.3 else None
         if call.verb == "watch":
             return self.random.choice((Fault.DROPPED, Fault.EXPIRED))
+        if call.verb == "delete" or "phaseSince" in ((call.body or {}).get("status") or {}):
+            if self.random.random() < 0.3:
+                self._release_later()
+                return Fault.DELAYED_ANSWER
         if call.verb in ("patch", "create", "delete"):
             return self.random.choice((Fault.CONFLICT, Fault.UNAVAILABLE, Fault.LOST_ANSWER))
         return self.random.choice((Fault.UNAVAILABLE, Fault.LOST_ANSWER))
