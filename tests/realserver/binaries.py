@@ -65,7 +65,7 @@ def missing(*names: str) -> list[str]:
 
 def required() -> bool:
     """Whether a run without them must fail instead of skipping."""
-    return bool(os.environ.get("CI") or os.environ.get("GPU_BINDER_REQUIRE_APISERVER"))
+    return any(os.environ.get(name, "") not in ("", "0", "false") for name in ("CI", "GPU_BINDER_REQUIRE_APISERVER"))
 
 
 @contextmanager
@@ -80,6 +80,8 @@ def build() -> None:
     """Build and install what lacks. Two suites at once wait for each other; a binary appears whole or not."""
     with _locked():
         if find("etcd") is None:
+            if os.geteuid() != 0 or shutil.which("apt-get") is None:
+                raise SystemExit("etcd is lacking: install it (Debian: etcd-server), or run this as root on Debian")
             _run(["apt-get", "update"])
             _run(["apt-get", "install", "-y", "--no-install-recommends", "etcd-server"])
         version = kubernetes_version()

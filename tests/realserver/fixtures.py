@@ -10,13 +10,21 @@ from tests.realserver import binaries
 from tests.realserver.controlplane import ControlPlane, running
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip, or fail where they are required, without the binaries. In a hook and not in the fixture: pytest
+    reports a fixture's skip once for every test, and those of one place as one line."""
+    if "control_plane" not in getattr(item, "fixturenames", ()):
+        return
+    lacking = binaries.missing(*binaries.SERVER)
+    if lacking and binaries.required():
+        pytest.fail(f"{binaries.REASON}; lacking: {', '.join(lacking)}", pytrace=False)
+    if lacking:
+        pytest.skip(binaries.REASON)
+
+
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """etcd, kube-apiserver, scheduler and controllers, once for all suites; tests keep apart by namespace."""
-    lacking = binaries.missing(*binaries.SERVER)
-    if lacking and binaries.required():
-        pytest.fail(f"{binaries.REASON}; lacking: {', '.join(lacking)}")
-    if lacking:
-        pytest.skip(binaries.REASON)
     with running(tmp_path_factory.mktemp("control-plane")) as plane:
         yield plane
