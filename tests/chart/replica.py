@@ -18,12 +18,13 @@ from pathlib import Path
 import trustme
 import yaml
 
-from tests.chart.api import Api, Refused
+from tests.chart.api import Api, wait_until
 from tests.chart.charting import CLUSTER_NAME, NAMESPACE, RELEASE, ROOT
 from tests.chart.hookplayer import token_of
 
 CONFIGURATIONS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 OF_THE_SECRET = ("tls-secret", "service-name", "webhook-config-name")
+POD = f"{RELEASE}-0"
 READY_SECONDS = 60.0
 
 
@@ -45,14 +46,16 @@ class Replica:
         with self.log.open("wb") as log:
             self._process = subprocess.Popen([sys.executable, *command], cwd=ROOT, stdout=log, stderr=log)
         self._route(authority)
-        self._until_ready()
+        pod = {"metadata": {"finalizers": ["test.example/runs"]}}
+        wait_until(lambda: self._server.patch("Pod", POD, pod, NAMESPACE), "the pod is made")
         self._follower.start()
+        self._until_ready()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._left.set()
-        self._follower.join(60)
         self.stop()
+        self._follower.join(60)
 
     @property
     def running(self) -> bool:
@@ -127,17 +130,16 @@ class Replica:
             except OSError as error:
                 why = error
             time.sleep(0.2)
-        self.stop()
+        self.__exit__()
         raise AssertionError(f"the replica is not ready: {why}\n{self.log.read_text()[-3000:]}")
 
     def _follow(self) -> None:
-        while self.running and not self._left.wait(0.2):
-            try:
-                wanted = self._server.get("StatefulSet", RELEASE, NAMESPACE)["spec"]["replicas"]
-            except Refused:
-                continue
-            if wanted == 0:
+        """As a kubelet: the pod is gone only once its process is."""
+        while self.running and not self._left.wait(0.1):
+            if "deletionTimestamp" in self._server.get("Pod", POD, NAMESPACE)["metadata"]:
                 self.stop()
+        if self._server.exists("Pod", POD, NAMESPACE):
+            self._server.patch("Pod", POD, {"metadata": {"finalizers": None}}, NAMESPACE)
 
 
 def _free_port() -> int:

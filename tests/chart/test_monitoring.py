@@ -6,25 +6,10 @@ import re
 import pytest
 import yaml
 
+from reconciler import metrics
 from tests.chart.charting import CHART, RELEASE, of_kind, pick, render
 
-METRICS = {
-    "gpu_binder_queue_depth": (),
-    "gpu_binder_fold_seconds": (),
-    "gpu_binder_decide_seconds": (),
-    "gpu_binder_bind_latency_seconds": (),
-    "gpu_binder_refusals_total": ("reason",),
-    "gpu_binder_conflicts_total": (),
-    "gpu_binder_units": ("class", "state"),
-    "gpu_binder_lost_devices": (),
-    "gpu_binder_journal_bytes": (),
-    "gpu_binder_journal_lag_seconds": (),
-    "gpu_binder_leader": (),
-    "gpu_binder_watch_restarts_total": ("kind",),
-    "gpu_binder_certificate_expiry_timestamp_seconds": (),
-    "gpu_binder_kind_missing": ("kind",),
-    "gpu_binder_unreadable_objects": ("kind",),
-}
+METRICS = {name: metric.labels for name, metric in metrics.METRICS.items()}
 """The documented metrics with their own labels; histograms carry the usual suffixes."""
 TARGET_LABELS = {"job", "pod", "namespace", "instance", "le"}
 

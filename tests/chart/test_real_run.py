@@ -10,6 +10,7 @@ from tests.chart.conftest import helm_on, make_namespace, release_on
 from tests.chart.hookplayer import HookPlayer
 from tests.chart.policy_cases import KEY, KUBEVIRT, device, instance, machine
 from tests.chart.replica import Replica
+from tests.chart.test_monitoring import METRICS, used
 
 pytestmark = pytest.mark.realserver
 
@@ -93,11 +94,33 @@ def test_K4_V1_a_name_only_kubevirts_table_carries_is_published_and_refused(serv
     wait_until(lambda: GPU in settings(server)["resourceNames"], "a deleted map is made again")
 
 
-def test_N4_metrics_are_served_under_their_documented_names(running):
-    from tests.chart.test_monitoring import METRICS, used
+def permitted(server):
+    conditions = server.get("GPUClass", "chart-run")["status"]["conditions"]
+    return next(item["status"] for item in conditions if item["type"] == "Permitted")
 
-    assert used(running.metrics()) >= {"gpu_binder_leader", "gpu_binder_queue_depth"}
-    assert used(running.metrics()) <= set(METRICS) | {f"{name}_created" for name in METRICS}
+
+def test_C36_P6_a_name_leaves_the_permitted_table_and_comes_back(server, running, tenant):
+    if not server.exists("GPUDevice", "one", tenant):
+        order(server, tenant, "one")
+    wait_until(lambda: phase(server, tenant, "one") == "Held", "an order is held")
+    permit(server)
+    wait_until(lambda: permitted(server) == "False", "the class is told")
+    with pytest.raises(Refused, match="ermit"):
+        order(server, tenant, "late")
+    assert phase(server, tenant, "one") == "Held"
+    server.delete("KubeVirt", "kubevirt", "cozy-kubevirt")
+    permit(server, GPU)
+    wait_until(lambda: permitted(server) == "True", "the name is back")
+    server.delete("KubeVirt", "kubevirt", "cozy-kubevirt")
+    wait_until(lambda: order(server, tenant, "late"), "an absent KubeVirt keeps the last table")
+    wait_until(lambda: phase(server, tenant, "late") == "Held", "and binds as before")
+    permit(server, GPU)
+    server.delete("GPUDevice", "late", tenant)
+    wait_until(lambda: not server.exists("GPUDevice", "late", tenant), "its units are free again")
+
+
+def test_N4_metrics_are_served_under_their_documented_names(running):
+    assert used(running.metrics()) == set(METRICS)
 
 
 def test_N6_C47_an_uninstall_with_a_live_controller_leaves_no_finalizer(server, running, tmp_path):
