@@ -41,6 +41,10 @@ class Observer(Protocol):
 
     def folded(self, count: int, seconds: float, backlog: int) -> None: ...
 
+    def recorded(self, entry: Entry) -> None:
+        """A fact that is in the journal now: anything but a decision, outcomes of writes among them."""
+        ...
+
     def decided(self, entry: Entry, decision: Decision, seconds: float) -> None: ...
 
     def committed(self, journal: Journal, state: PlacementState) -> None: ...
@@ -135,9 +139,13 @@ class Loop:
         if not recorded:
             return False
         decisions = self._decide(at)
-        recorded.extend(entry.event for entry, _ in decisions)
-        self._journal.append(recorded, at=at, batch=self._journal.last_batch + 1)
         seconds = (self._timer() - folded) / max(1, len(decisions))
+        recorded.extend(entry.event for entry, _ in decisions)
+        facts = len(recorded) - len(decisions)
+        kept = self._journal.append(recorded, at=at, batch=self._journal.last_batch + 1)
+        for observer in self._observers:
+            for entry in kept[:facts]:
+                observer.recorded(entry)
         for entry, decision in decisions:
             for observer in self._observers:
                 observer.decided(entry, decision, seconds)
