@@ -145,6 +145,17 @@ class Informer:
             found = wire.decode_object(self.kind, body)
         self.sightings.read((namespace, name), found, self._timing.timer(), self.last_seen)
 
+    async def catch_up(self) -> None:
+        """A consistent list beside the watch: what it shows is told before this returns. A new leader knows then
+        every object an older one may have written to (J5). Raises the port's errors."""
+        with self.sightings.beside() as removed:
+            body = await self._cluster.list(self.kind, **self._selection)
+            try:
+                found = wire.decode_list(self.kind, body)
+            except wire.WireError as error:
+                raise Unavailable(str(error)) from error
+            self.sightings.caught_up(found, removed, self._timing.timer(), self.last_seen)
+
     async def _list(self) -> None:
         self.sightings.list_begins()
         found = wire.decode_list(self.kind, await self._cluster.list(self.kind, **self._selection))
@@ -291,9 +302,7 @@ class Informers:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow every kind until `stop`. Raises `InformerEnded` as soon as one of them cannot go on."""
-        tasks = {
-            asyncio.create_task(informer.run(), name=f"informer {name}") for name, informer in self.of.items()
-        }
+        tasks = {asyncio.create_task(informer.run(), name=f"informer {name}") for name, informer in self.of.items()}
         tasks.add(asyncio.create_task(self._silence(), name="report silence"))
         stopped = asyncio.create_task(stop.wait())
         try:

@@ -85,9 +85,7 @@ class KubeCluster:
         self._credentials = credentials
         self._watch_slack_seconds = watch_slack_seconds
         self._request = aiohttp.ClientTimeout(total=request_seconds, sock_connect=CONNECT_SECONDS)
-        self._listing = aiohttp.ClientTimeout(
-            total=max(LIST_SECONDS, request_seconds), sock_connect=CONNECT_SECONDS
-        )
+        self._listing = aiohttp.ClientTimeout(total=max(LIST_SECONDS, request_seconds), sock_connect=CONNECT_SECONDS)
         self._options: dict[str, Any] = {"allow_redirects": False}
         if configuration.tls_server_name:
             self._options["server_hostname"] = configuration.tls_server_name
@@ -190,9 +188,7 @@ class KubeCluster:
     ) -> bytes:
         data = None if body is None else msgspec.json.encode(body)
         try:
-            answer = await self._send(
-                method, path, query or {}, data=data, content_type=content_type, timeout=timeout
-            )
+            answer = await self._send(method, path, query or {}, data=data, content_type=content_type, timeout=timeout)
             async with answer:
                 content = await answer.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

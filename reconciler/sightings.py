@@ -7,7 +7,8 @@ an agent's report that fell silent. No I/O and no clock: times come in with each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -45,6 +46,7 @@ class Sightings:
         self._known: dict[Address, Seen] = {}
         self._gone: set[str] = set()
         self._read: set[Address] | None = None
+        self._beside: list[set[str]] = []
         self._reports: dict[str, Report] = {}
         self._silent: set[str] = set()
 
@@ -102,6 +104,7 @@ class Sightings:
             self._changed(item, "watch", now, last_seen)
         elif isinstance(line, wire.Removed):
             self._gone.discard(line.uid)
+            self._note_removed(line.uid)
             address = (line.key.namespace, line.key.name)
             known = self._known.get(address)
             if known is not None and known.uid == line.uid:
@@ -125,12 +128,36 @@ class Sightings:
         elif known.model is not None:
             self._observed(known.model, "read")
 
+    @contextlib.contextmanager
+    def beside(self) -> Iterator[set[str]]:
+        """While a list beside the watch is under way: the uids that are told as gone meanwhile."""
+        removed: set[str] = set()
+        self._beside.append(removed)
+        try:
+            yield removed
+        finally:
+            self._beside = [other for other in self._beside if other is not removed]
+
+    def caught_up(self, found: wire.Listed, removed: set[str], now: float, last_seen: int) -> None:
+        """What a list beside the watch shows, as far as nothing newer was told meanwhile. Whether something is
+        gone is left to the watch."""
+        for item in found.objects:
+            if item.uid in removed:
+                continue
+            if self._read is not None:
+                self._read.add((item.namespace, item.name))
+            self.told(wire.Changed(item), now, last_seen)
+
     def silence(self, now: float) -> None:
         """Say which reports have become stale since the last call (R5)."""
         for name in sorted(self._reports.keys() - self._silent):
             if now - self._reports[name].heard >= self._report_stale_seconds:
                 self._silent.add(name)
                 self._emit(ReportSilenced(node=name))
+
+    def _note_removed(self, uid: str) -> None:
+        for removed in self._beside:
+            removed.add(uid)
 
     def _changed(self, item: Object, source: str, now: float, last_seen: int) -> bool:
         address = (item.namespace, item.name)
@@ -198,6 +225,7 @@ class Sightings:
 
     def _forget(self, address: Address, *, seen: bool = True, last_seen: int = 0) -> None:
         known = self._known.pop(address)
+        self._note_removed(known.uid)
         self._reports.pop(address[1], None)
         self._silent.discard(address[1])
         namespace, name = address

@@ -19,9 +19,7 @@ from reconciler.core.objects import Kind
 
 def collection(kind: Kind) -> str:
     """The path of all objects of a kind."""
-    return (
-        f"/apis/{kind.group}/{kind.version}/{kind.plural}" if kind.group else f"/api/{kind.version}/{kind.plural}"
-    )
+    return f"/apis/{kind.group}/{kind.version}/{kind.plural}" if kind.group else f"/api/{kind.version}/{kind.plural}"
 
 
 def status(code: int, reason: str, message: str, **more: Any) -> dict[str, Any]:

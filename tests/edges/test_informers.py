@@ -21,7 +21,7 @@ from journal.events import (
     ObjectUnreadable,
     ReportSilenced,
 )
-from reconciler.cluster import Cluster
+from reconciler.cluster import Cluster, Unavailable
 from reconciler.core import wire
 from reconciler.core.fold import fold
 from reconciler.core.objects import CLASS, DEVICE, GPU_NODE, KINDS, NODE, POD, RELEASE, SETTINGS, VMI, Key, Kind
@@ -219,9 +219,7 @@ async def test_C39_a_line_that_says_nothing_useful_ends_the_watch_and_nothing_el
         await told.until(lambda events: any(getattr(event, "name", "") == "n1" for event in events))
 
 
-async def test_R10_a_new_object_under_an_old_name_ends_the_old_one_first(
-    cluster: KubeCluster, api: FakeApi
-) -> None:
+async def test_R10_a_new_object_under_an_old_name_ends_the_old_one_first(cluster: KubeCluster, api: FakeApi) -> None:
     await api.put(DEVICE, "d", "tenant-a", uid="old", spec={"className": "a"})
     told = Told()
     async with following(cluster, DEVICE, told):
@@ -231,9 +229,7 @@ async def test_R10_a_new_object_under_an_old_name_ends_the_old_one_first(
     assert told.summary()[-2:] == ["missed d old", "watch d new"]
 
 
-async def test_R10_a_broken_object_is_set_aside_once_and_read_when_it_heals(
-    cluster: KubeCluster, api: FakeApi
-) -> None:
+async def test_R10_a_broken_object_is_set_aside_once_and_read_when_it_heals(cluster: KubeCluster, api: FakeApi) -> None:
     """C42: the object that would kill a careless loop."""
     await api.put(DEVICE, "bad", "tenant-a", uid="u1", spec={"className": "a", "count": "many"})
     await api.put(DEVICE, "good", "tenant-a", uid="u2", spec={"className": "a"})
@@ -251,9 +247,7 @@ async def test_R10_a_broken_object_is_set_aside_once_and_read_when_it_heals(
     assert (broken[0].namespace, broken[0].name, broken[0].uid) == ("tenant-a", "bad", "u1")
 
 
-async def test_N8_a_kind_that_is_not_installed_is_told_once_and_picked_up(
-    cluster: KubeCluster, api: FakeApi
-) -> None:
+async def test_N8_a_kind_that_is_not_installed_is_told_once_and_picked_up(cluster: KubeCluster, api: FakeApi) -> None:
     api.uninstall(VMI)
     told = Told()
     async with following(cluster, VMI, told) as informer:
@@ -295,9 +289,7 @@ async def test_N8_our_own_kinds_are_waited_for(cluster: KubeCluster, api: FakeAp
     assert told.summary() == ["listed GPUClass"]
 
 
-async def test_a_version_the_server_cannot_serve_is_given_up_for_a_list(
-    cluster: KubeCluster, api: FakeApi
-) -> None:
+async def test_a_version_the_server_cannot_serve_is_given_up_for_a_list(cluster: KubeCluster, api: FakeApi) -> None:
     """A lower version is never a reason to stop for good."""
     await api.put(NODE, "n1", uid="u1", spec={"unschedulable": True})
     told = Told()
@@ -497,6 +489,33 @@ def test_B6_a_list_overtaken_by_a_read_loses_nothing() -> None:
     assert [summary(event) for event in told[2:]] == ["read e u2", "missed e u2", "list d u1"]
 
 
+def test_J5_a_list_beside_the_watch_adds_what_it_knows_and_revives_nothing() -> None:
+    seen, told = sightings()
+    seen.told(line("ADDED", device(version="5")), 0, 0)
+    seen.told(line("ADDED", device("e", "u2", "6")), 0, 0)
+    seen.list_begins()
+    with seen.beside() as removed:
+        seen.told(line("DELETED", device(version="12")), 0, 0)
+        seen.told(line("MODIFIED", device("e", "u2", "13", count=3)), 0, 0)
+        beside = [device(version="5"), device("e", "u2", "10", count=2), device("f", "u3", "11")]
+        seen.caught_up(listing("11", *beside), removed, 0, 0)
+    assert [summary(event) for event in told[2:]] == ["deleted d u1", "watch e u2", "watch f u3"]
+    seen.listed(listing("9", device("e", "u2", "9", count=3)), 0, 0)
+    assert len(told) == 5, "the list that began earlier takes nothing back"
+
+
+async def test_J5_a_new_leader_catches_up_on_a_watch_that_lags(cluster: KubeCluster, api: FakeApi) -> None:
+    told = Told()
+    async with following(cluster, DEVICE, told) as informer:
+        await told.until(has("listed GPUDevice"))
+        await api.put(DEVICE, "d", "tenant-a", uid="u1", told=False, spec={"className": "a"})
+        await informer.catch_up()
+        assert told.summary()[-1] == "watch d u1"
+        api.next.append(refusal(200, message="no list"))
+        with pytest.raises(Unavailable, match="cannot be read"):
+            await informer.catch_up()
+
+
 def test_R10_a_late_delete_of_the_old_object_changes_nothing() -> None:
     seen, told = sightings()
     seen.told(line("ADDED", device(uid="new")), 0, 0)
@@ -516,9 +535,7 @@ def test_R10_an_object_that_becomes_unreadable_keeps_its_identity() -> None:
 
 
 def report(at: str, name: str = "n1", **function: Any) -> Any:
-    functions = [
-        {"id": "0000:3b:00.0", "kind": "Physical", "resourceName": "nvidia.com/A", "healthy": True} | function
-    ]
+    functions = [{"id": "0000:3b:00.0", "kind": "Physical", "resourceName": "nvidia.com/A", "healthy": True} | function]
     body = {
         "metadata": {"name": name, "uid": f"u-{name}", "resourceVersion": at[-3:-1]},
         "status": {"reportedAt": at, "functions": functions},

@@ -113,9 +113,7 @@ async def test_C44_the_installed_client_sends_the_mounted_token(pod: KubeCluster
     assert api_tls.requests[0].headers["Authorization"] == "bearer first"
 
 
-async def test_C44_N7_a_refused_token_is_read_again_once(
-    pod: KubeCluster, api_tls: FakeApi, mounted: Path
-) -> None:
+async def test_C44_N7_a_refused_token_is_read_again_once(pod: KubeCluster, api_tls: FakeApi, mounted: Path) -> None:
     await pod.list(NODE)
     (mounted / "token").write_text("second\n")
     api_tls.tokens = {"second"}
@@ -129,9 +127,7 @@ async def test_C44_N7_a_refused_token_is_read_again_once(
     assert len(api_tls.requests) == 4
 
 
-async def test_C44_a_watch_opened_after_rotation_is_let_in(
-    pod: KubeCluster, api_tls: FakeApi, mounted: Path
-) -> None:
+async def test_C44_a_watch_opened_after_rotation_is_let_in(pod: KubeCluster, api_tls: FakeApi, mounted: Path) -> None:
     (mounted / "token").write_text("second\n")
     api_tls.tokens = {"second"}
     await api_tls.put(NODE, "n1")
@@ -150,9 +146,7 @@ async def test_C44_a_rotated_token_is_used_within_a_minute_without_a_refusal(
     assert len(api_tls.requests) == 2
 
 
-async def test_C44_a_token_refused_again_is_told_and_not_tried_for_ever(
-    pod: KubeCluster, api_tls: FakeApi
-) -> None:
+async def test_C44_a_token_refused_again_is_told_and_not_tried_for_ever(pod: KubeCluster, api_tls: FakeApi) -> None:
     api_tls.tokens = {"other"}
     with pytest.raises(Unauthorized):
         await pod.get(NODE, "", "n1")
