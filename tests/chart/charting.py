@@ -95,3 +95,11 @@ def pod_specs(manifests: list[Manifest]) -> dict[str, dict[str, Any]]:
         for m in manifests
         if m["kind"] in ("StatefulSet", "Deployment", "DaemonSet", "Job")
     }
+
+
+def arguments(manifests: list[Manifest], kind: str = "StatefulSet") -> tuple[str, dict[str, str]]:
+    """The command a workload's container runs, and its flags without dashes."""
+    (container,) = pick(manifests, kind)["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["gpu-binder"]
+    command, *rest = container["args"]
+    return command, dict(argument.removeprefix("--").split("=", 1) for argument in rest)

@@ -10,6 +10,7 @@ from tests.chart.charting import (
     CLUSTER_NAME,
     NAMESPACE,
     RELEASE,
+    arguments,
     flags,
     helm,
     of_kind,
@@ -123,13 +124,6 @@ def test_N2_restricted_pod_security(name):
         assert container["resources"]["requests"] and container["resources"]["limits"]["memory"]
 
 
-def arguments(manifests, kind="StatefulSet"):
-    (container,) = pick(manifests, kind)["spec"]["template"]["spec"]["containers"]
-    assert container["command"] == ["gpu-binder"]
-    command, *rest = container["args"]
-    return command, dict(argument.removeprefix("--").split("=", 1) for argument in rest)
-
-
 def test_N2_the_controller_is_started_with_every_setting():
     command, given = arguments(
         render(
@@ -174,15 +168,6 @@ def test_N1_probes_and_drain():
     grace = pick(render(), "StatefulSet")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
     _, given = arguments(render())
     assert grace > container["lifecycle"]["preStop"]["sleep"]["seconds"] + int(given["bind-deadline-seconds"])
-
-
-def test_N5_the_agent_reports_its_own_node_only():
-    manifests = render()
-    command, given = arguments(manifests, "DaemonSet")
-    assert command == "node-agent" and given["node-name"] == "$(NODE_NAME)"
-    policy = pick(manifests, "ValidatingAdmissionPolicy", "-node-agent")
-    assert "authentication.kubernetes.io/node-name" in str(policy["spec"]["variables"])
-    assert not of_kind(render({"nodeAgent.enabled": False}), "DaemonSet")
 
 
 def test_N2_certificates_self_made_or_by_cert_manager():

@@ -51,7 +51,7 @@ def test_B6_the_controller_patches_and_never_updates():
 
 def test_N5_the_agent_touches_reports_and_nothing_else():
     assert {(grant.resource, grant.verb) for grant in of(AGENT)} == {
-        ("gpunodes", "get"), ("gpunodes", "create"), ("gpunodes/status", "patch"),
+        ("kubevirts", "list"), ("gpunodes", "create"), ("gpunodes/status", "patch"),
     }  # fmt: skip
 
 

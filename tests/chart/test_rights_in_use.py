@@ -9,6 +9,7 @@ import asyncio
 import pytest
 
 from journal.store import MemoryJournal
+from reconciler.agent import Agent
 from reconciler.cluster import ClusterError
 from reconciler.core import objects
 from reconciler.core.objects import CLASS, DEVICE, POD, SETTINGS, VMI, Kind
@@ -19,6 +20,7 @@ from tests.chart.charting import CLUSTER_NAME, RELEASE, render
 from tests.chart.rights import Grant, granted, missing, spare
 
 A10 = "nvidia.com/GA102GL_A10"
+AGENT = f"{RELEASE}-node-agent"
 PROCESS_ONLY = {
     ("admissionregistration.k8s.io", CLUSTER_NAME): "the self-made authority goes into the configurations",
     ("", f"{RELEASE}-webhook-cert"): "the self-made certificate",
@@ -127,3 +129,28 @@ def test_N2_every_call_of_the_story_is_granted(calls):
 def test_N2_every_grant_is_used_or_belongs_to_the_process(calls):
     left = [grant for grant in spare(controller_grants(), calls) if (grant.group, grant.name) not in PROCESS_ONLY]
     assert not left, left
+
+
+async def report(sysfs):
+    """The grants that one look of a node agent needs, the first of its node and a later one."""
+    stage = Stage()
+    seen: set[Grant] = set()
+
+    def record(call: Call) -> None:
+        if call.user == "agent":
+            seen.add(grant_of(call)._replace(account=AGENT))
+
+    stage.cluster.faults = record
+    await stage.players.kubevirt({A10: "10DE:2236"})
+    agent = Agent(stage.cluster.as_user("agent"), node_name="n1", sysfs=sysfs, clock=stage.time.clock)
+    for _ in range(2):
+        await agent.report()
+    return seen
+
+
+def test_N2_N5_the_agents_rights_are_what_it_calls(tmp_path):
+    (tmp_path / "bus" / "pci" / "devices").mkdir(parents=True)
+    calls = asyncio.run(report(tmp_path))
+    grants = {grant for grant in granted(render()) if grant.account == AGENT}
+    assert missing(grants, calls) == []
+    assert spare(grants, calls) == []
