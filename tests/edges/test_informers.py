@@ -27,7 +27,8 @@ from reconciler.core.fold import fold
 from reconciler.core.objects import CLASS, DEVICE, GPU_NODE, KINDS, NODE, POD, RELEASE, SETTINGS, VMI, Key, Kind
 from reconciler.core.state import PlacementState
 from reconciler.credentials import Credentials
-from reconciler.informers import ABSENCES, Informer, InformerEnded, Informers, Timing
+from reconciler.informer import ABSENCES, Informer
+from reconciler.informers import InformerEnded, Informers, Timing
 from reconciler.kube import KubeCluster
 from reconciler.sightings import Sightings
 from tests.edges.fake_api import FakeApi, collection, refusal
