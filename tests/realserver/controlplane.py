@@ -38,8 +38,6 @@ USERS = {
 }
 """Name in the tests: (user name, group). virt-controller and the kubelets may do everything, being played."""
 READY_SECONDS = 120
-STOP_SECONDS = 3
-"""A kube-apiserver that is told to stop waits a minute for its watches to end; nobody here needs that."""
 END_SECONDS = 3
 """kube-apiserver waits up to a minute for the watches of its clients; the data outlives a kill."""
 
@@ -84,24 +82,7 @@ class ControlPlane:
             if definitions:
                 self.apply(*definitions)
                 self.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
-            manager = (
-                f"--kubeconfig={self.kubeconfig('admin')}",
-                "--leader-elect=false",
-                "--secure-port=0",
-            )
-            self._run("kube-scheduler", *manager)
-            self._run(
-                "kube-controller-manager",
-                *manager,
-                f"--service-account-private-key-file={self.directory / 'sa.key'}",
-                f"--root-ca-file={self.ca_path}",
-                "--use-service-account-credentials=false",
-                "--node-monitor-grace-period=3600s",
-            )
-            self._until(
-                lambda: "default" in self._get("/api/v1/namespaces/default/serviceaccounts"),
-                "kube-controller-manager",
-            )
+            self._start_controllers()
         except BaseException:
             self.stop()
             raise
@@ -110,6 +91,26 @@ class ControlPlane:
         """End what this object started, the newest first."""
         for name in reversed(list(self._processes)):
             self._end(name)
+
+    def _start_controllers(self) -> None:
+        manager = (
+            f"--kubeconfig={self.kubeconfig('admin')}",
+            "--leader-elect=false",
+            "--secure-port=0",
+        )
+        self._run("kube-scheduler", *manager)
+        self._run(
+            "kube-controller-manager",
+            *manager,
+            f"--service-account-private-key-file={self.directory / 'sa.key'}",
+            f"--root-ca-file={self.ca_path}",
+            "--use-service-account-credentials=false",
+            "--node-monitor-grace-period=3600s",
+        )
+        self._until(
+            lambda: "default" in self._get("/api/v1/namespaces/default/serviceaccounts"),
+            "kube-controller-manager",
+        )
 
     def start_apiserver(self) -> None:
         self._run(
@@ -133,9 +134,13 @@ class ControlPlane:
         self._until(lambda: self._get("/readyz") == "ok", "kube-apiserver")
 
     def restart_apiserver(self) -> None:
-        """As in an upgrade: every watch breaks."""
+        """As in an upgrade: every watch breaks. The controllers start anew, too: left alone they would look at what
+        they knew before for up to half a minute."""
         self._end("kube-apiserver")
         self.start_apiserver()
+        self._end("kube-controller-manager")
+        self._end("kube-scheduler")
+        self._start_controllers()
 
     def pause(self) -> None:
         """The API server falls silent without closing a connection."""
