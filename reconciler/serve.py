@@ -27,6 +27,7 @@ from reconciler.logs import LogDecisions, configure_logs
 from reconciler.settings import RunOptions
 from reconciler.telemetry import Telemetry
 from reconciler.version import VERSION
+from webhooks import catalog
 from webhooks.certificates import Certificates
 from webhooks.clock import Clock
 from webhooks.recording import recording
@@ -75,6 +76,7 @@ class Service:
             recording(self.admission.routes, self.controller.refused),
             self.certificates,
             ready=lambda: self.controller.synced,
+            pages={catalog.PATH: catalog.Catalog(self.controller.state, cluster).handle},
             on_answer=self.telemetry.answered,
         )
         self.telemetry.observe(self.controller, self.certificates)

@@ -41,6 +41,10 @@ ALLOWED_OUTCOME = "Allowed"
 FAILED_OUTCOME = "Failed"
 
 
+Page = Callable[[web.Request], Awaitable[web.Response]]
+"""What is served beside the webhooks, to GET."""
+
+
 class Webhook(Protocol):
     """One admission webhook. Raises `Denied`; anything else it raises is our fault."""
 
@@ -52,7 +56,7 @@ class Webhook(Protocol):
 class Server:
     """Serves the webhooks of `routes` (path to webhook) over TLS.
 
-    `ready`: the caches are synced (W6). `on_answer(path, outcome)`: counts; outcome is `Allowed`, a `Reason`,
+    `ready`: the caches are synced (W6). `pages`: further paths, to be read. `on_answer(path, outcome)`: counts; outcome is `Allowed`, a `Reason`,
     or `Failed` for a fault of ours.
     """
 
@@ -62,12 +66,14 @@ class Server:
         certificates: Certificates,
         *,
         ready: Callable[[], bool],
+        pages: Mapping[str, Page] | None = None,
         on_answer: Callable[[str, str], None] = lambda path, outcome: None,
         log: Any = None,
     ) -> None:
         self._routes = routes
         self._certificates = certificates
         self._ready = ready
+        self._pages = pages or {}
         self._on_answer = on_answer
         self._log = log or structlog.get_logger("webhooks")
         self._draining = False
@@ -84,6 +90,8 @@ class Server:
         app = web.Application(client_max_size=MAX_REVIEW_BYTES)
         for path in self._routes:
             app.router.add_post(path, self._review)
+        for path, page in self._pages.items():
+            app.router.add_get(path, page)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         return app

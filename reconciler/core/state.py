@@ -177,6 +177,10 @@ class PlacementState:
     def devices_of_class(self, name: str) -> list[Device]:
         return self._devices(self.devices.by_class.get(name, ()))
 
+    def devices_in(self, namespace: str) -> list[Device]:
+        """Devices of a namespace, by name."""
+        return self._devices(sorted(key for key in self.objects[DEVICE.name] if key[0] == namespace))
+
     def all_devices(self) -> Iterator[Device]:
         for found in sorted(self.objects[DEVICE.name]):
             yield self.objects[DEVICE.name][found]  # type: ignore[misc]

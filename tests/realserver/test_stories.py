@@ -19,6 +19,7 @@ from reconciler.memory.manifests import vmi_body
 from tests.realserver.controlplane import ROOT, ControlPlane
 from tests.realserver.world import CLASS_NAME, GPU, entries, story
 
+MAIN = "from reconciler.main import main; main()"
 SECRET = "correct-horse-battery-staple"
 
 
@@ -34,7 +35,7 @@ def verified(journal: Path) -> None:
     """J7, J2: this build decides as the journal says, whatever the hash seed."""
     for seed in ("0", "1", "31337"):
         done = subprocess.run(
-            [sys.executable, "-c", "from reconciler.main import main; main()", "verify", str(journal)],
+            [sys.executable, "-c", MAIN, "verify", str(journal)],
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -46,7 +47,7 @@ def verified(journal: Path) -> None:
 
 def told(journal: Path, *arguments: str) -> Any:
     done = subprocess.run(
-        [sys.executable, "-c", "from reconciler.main import main; main()", *arguments[:1], str(journal), *arguments[1:]],
+        [sys.executable, "-c", MAIN, *arguments[:1], str(journal), *arguments[1:]],
         cwd=ROOT,
         capture_output=True,
         text=True,

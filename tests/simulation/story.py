@@ -282,10 +282,10 @@ class Story:
             return self.random.choice((Fault.DROPPED, Fault.EXPIRED)) if self.random.random() < 0.3 else None
         if call.verb == "watch":
             return self.random.choice((Fault.DROPPED, Fault.EXPIRED))
-        if call.verb == "delete" or "phaseSince" in ((call.body or {}).get("status") or {}):
-            if self.random.random() < 0.3:
-                self._release_later()
-                return Fault.DELAYED_ANSWER
+        of_the_binder = call.verb == "delete" or "phaseSince" in ((call.body or {}).get("status") or {})
+        if of_the_binder and self.random.random() < 0.3:
+            self._release_later()
+            return Fault.DELAYED_ANSWER
         if call.verb in ("patch", "create", "delete"):
             return self.random.choice((Fault.CONFLICT, Fault.UNAVAILABLE, Fault.LOST_ANSWER))
         return self.random.choice((Fault.UNAVAILABLE, Fault.LOST_ANSWER))

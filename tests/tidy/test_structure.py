@@ -63,9 +63,9 @@ def test_j2_the_core_reaches_for_no_clock_socket_or_chance(name: str) -> None:
     _, tree = MODULES[name]
     wrong = [f"line {line}: {item}" for line, item in imports(tree) if item.split(".")[0] in IMPURE]
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr in ("now", "utcnow", "today"):
-            if isinstance(node.value, ast.Name) and node.value.id in ("datetime", "date"):
-                wrong.append(f"line {node.lineno}: {node.attr}")
+        clock = isinstance(node, ast.Attribute) and node.attr in ("now", "utcnow", "today")
+        if clock and isinstance(node.value, ast.Name) and node.value.id in ("datetime", "date"):
+            wrong.append(f"line {node.lineno}: {node.attr}")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("open", "print", "hash"):
             wrong.append(f"line {node.lineno}: {node.func.id}()")
         if isinstance(node, ast.AsyncFunctionDef | ast.Await):
