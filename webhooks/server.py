@@ -56,7 +56,8 @@ class Webhook(Protocol):
 class Server:
     """Serves the webhooks of `routes` (path to webhook) over TLS.
 
-    `ready`: the caches are synced (W6). `pages`: further paths, to be read. `on_answer(path, outcome)`: counts; outcome is `Allowed`, a `Reason`,
+    `ready`: the caches are synced (W6). `pages`: further paths, to be read.
+    `on_answer(path, outcome)`: counts; outcome is `Allowed`, a `Reason`,
     or `Failed` for a fault of ours.
     """
 
