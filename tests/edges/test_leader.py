@@ -262,6 +262,20 @@ async def test_J5_validity_counts_from_before_the_request_was_sent(
     assert not a.elector.valid(sent + 10)
 
 
+async def test_J5_a_term_counts_from_before_its_first_request_was_sent(enter: Enter, time: ManualTime) -> None:
+    a = enter("a")
+    arrive = a.port._arrive
+
+    async def late() -> None:
+        await time.sleep(4.0)
+        await arrive()
+
+    a.port._arrive = late  # type: ignore[method-assign]
+    await time.advance(8)
+    assert a.told == ["acquired 1"], "the create was sent at 4 s at the latest and answered at 8 s"
+    assert not a.elector.valid(1_000.0 + 4 + 10)
+
+
 async def test_J5_another_holder_ends_the_term_at_once(enter: Enter, store: LeaseStore, time: ManualTime) -> None:
     a = enter("a")
     await time.advance(5)
