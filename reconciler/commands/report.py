@@ -1,0 +1,84 @@
+"""`report`: a journal as one HTML page that opens anywhere.
+
+Owns the arguments, the file that is written and the exit codes; the picture is `report`'s, the page `report_page`'s.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from journal.store import Journal
+from reconciler.commands.history import EXIT_DIFFERS, fail, journal_file, moment_of, opened, progress
+from reconciler.report import gather
+from reconciler.report_page import LibraryMissing, page
+from reconciler.report_picture import Bounds
+
+EXIT_OUTPUT = 5
+"""The page cannot be written, or the plotting library is not installed."""
+
+
+@click.command("report")
+@journal_file
+@click.option(
+    "--html", "out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The page to write."
+)
+@click.option("--from", "start", metavar="SEQ|TIME", help="Begin here; at the journal's first entry otherwise.")
+@click.option("--to", "end", metavar="SEQ|TIME", help="End here; at the journal's last entry otherwise.")
+@click.option(
+    "--explained",
+    type=click.IntRange(min=0),
+    default=Bounds().explained,
+    show_default=True,
+    help="So many refusals and losses carry their reasons, and as many binds, the newest of each.",
+)
+def report_command(file: str, out: Path, start: str | None, end: str | None, explained: int) -> None:
+    """Write a journal FILE as one HTML page: units per node over time, who holds them, refusals and losses.
+
+    The page needs no network. A click on a mark or a bar shows the decision: every node and why it lost, every budget.
+    It stays readable at thousands of nodes: the newest marks and bars are kept, and points that lie close together
+    become one. Exit code 1: nothing was recorded in that time; 3: the journal cannot be read; 5: the page cannot be
+    written.
+    """
+    with opened(file) as journal, progress("drawing", journal) as reached:
+        begin, finish = _moment(journal, start), _moment(journal, end)
+        try:
+            picture = gather(journal, start=begin, end=finish, bounds=Bounds(explained=explained), progress=reached)
+        except LookupError as error:
+            fail(f"{file}: {error}; give another --from or --to", EXIT_DIFFERS)
+    try:
+        text = page(picture, Path(file).name)
+        _write(out, text)
+    except LibraryMissing as error:
+        fail(str(error), EXIT_OUTPUT)
+    except OSError as error:
+        fail(f"{out} cannot be written: {error.strerror or error}", EXIT_OUTPUT)
+    click.echo(
+        f"{out}: {len(picture.bars)} bars, {len(picture.marks)} marks, {len(picture.explained)} explained, "
+        f"{len(text.encode()) / 1e6:.1f} MB"
+    )
+
+
+def _moment(journal: Journal, text: str | None) -> int | None:
+    """ms since the epoch of an entry number or a time."""
+    seq, at = moment_of(text)
+    if seq is None:
+        return at
+    entry = next(iter(journal.read(after=seq - 1, until=seq)), None) if seq > 0 else None
+    if entry is None:
+        raise click.BadParameter(f"there is no entry {seq}; the journal ends at entry {journal.last_seq}")
+    return entry.at
+
+
+def _write(out: Path, text: str) -> None:
+    """The whole page or none: a page that is open somewhere is never half."""
+    beside = out.with_name(out.name + ".part")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(out)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+COMMANDS = (report_command,)
