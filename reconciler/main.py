@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from reconciler.commands import history, run
+from reconciler.commands import cluster_jobs, history, journal, plan, report, run
 from reconciler.console import console
 from reconciler.version import VERSION
 
@@ -36,5 +36,12 @@ def demo_command(journal: Path) -> None:
     asyncio.run(demo(journal, console()))
 
 
-for command in (*run.COMMANDS, *history.COMMANDS):
+for command in (
+    *run.COMMANDS,
+    *history.COMMANDS,
+    *journal.COMMANDS,
+    *report.COMMANDS,
+    *plan.COMMANDS,
+    *cluster_jobs.COMMANDS,
+):
     main.add_command(command)

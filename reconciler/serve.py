@@ -12,12 +12,15 @@ import signal
 import time
 import uuid
 from http import HTTPStatus
+from typing import Any
 
 import msgspec
 import structlog
 from aiohttp import web
 
 from journal.sqlite import SqliteJournal
+from reconciler.announce import Announcer
+from reconciler.certificates import CertificateKeeper
 from reconciler.cluster import Cluster, ClusterError
 from reconciler.controller import Controller, LeaseTimes
 from reconciler.core.objects import SELF_REVIEW, Settings
@@ -46,7 +49,9 @@ class Service:
     def __init__(self, options: RunOptions, cluster: Cluster, settings: Settings, journal: SqliteJournal) -> None:
         self.options = options
         self.telemetry = Telemetry()
-        timing = Timing(clock=_now, timer=time.monotonic)
+        self.announcer = Announcer(cluster, identity=options.identity, clock=_now)
+        self.keeper = _keeper(options, cluster)
+        timing = Timing(clock=_now, timer=_timer)
         self.journal = journal
         self.controller = Controller(
             cluster,
@@ -57,7 +62,7 @@ class Service:
             timing=timing,
             lease_name=options.lease_name,
             lease_times=LeaseTimes(options.lease_seconds, options.renew_seconds, options.retry_seconds),
-            observers=(self.telemetry, LogDecisions()),
+            observers=(self.telemetry, LogDecisions(), self.announcer),
             restarted=self.telemetry.watch_restarted,
             snapshot_every=options.snapshot_entries,
         )
@@ -94,21 +99,25 @@ class Service:
         self.webhook_port = await self.server.start(self.options.listen_host, self.options.listen_port)
         log.info("started", build=VERSION, webhooks=self.webhook_port, metrics=self.metrics_port)
         halt = asyncio.Event()
-        controlling = asyncio.ensure_future(self.controller.run(halt))
-        pruning = asyncio.ensure_future(self._prune())
-        stopping = asyncio.ensure_future(self.stop.wait())
+        controlling: asyncio.Future[Any] = asyncio.ensure_future(self.controller.run(halt))
+        jobs = [self._prune(), self.announcer.run(), *([self.keeper.run()] if self.keeper is not None else [])]
+        beside: list[asyncio.Future[Any]] = [asyncio.ensure_future(job) for job in jobs]
+        stopping: asyncio.Future[Any] = asyncio.ensure_future(self.stop.wait())
         try:
-            await asyncio.wait({controlling, pruning, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({controlling, stopping, *beside}, return_when=asyncio.FIRST_COMPLETED)
             if stopping.done():
                 log.info("draining")
                 await self.server.drain(linger_seconds=self.options.drain_seconds)
                 await self.admission.binding.finish_undoing()
             halt.set()
             await controlling
+            for task in beside:
+                if task.done():
+                    task.result()
         finally:
-            for task in (controlling, pruning, stopping):
+            for task in (controlling, stopping, *beside):
                 task.cancel()
-            await asyncio.gather(controlling, pruning, stopping, return_exceptions=True)
+            await asyncio.gather(controlling, stopping, *beside, return_exceptions=True)
             with contextlib.suppress(Exception):
                 await self.server.drain()
             await health.cleanup()
@@ -148,6 +157,23 @@ class Service:
     async def _metrics(self, _request: web.Request) -> web.Response:
         body, content_type = self.telemetry.render()
         return web.Response(body=body, headers={"Content-Type": content_type})
+
+
+def _keeper(options: RunOptions, cluster: Cluster) -> CertificateKeeper | None:
+    """Who makes and rotates the certificate, None where its files are mounted."""
+    if not options.tls_secret:
+        return None
+    return CertificateKeeper(
+        cluster,
+        namespace=options.namespace,
+        secret_name=options.tls_secret,
+        service_name=options.service_name,
+        webhook_config_name=options.webhook_config_name,
+        certificate=options.tls_cert,
+        key=options.tls_key,
+        authority=options.tls_ca,
+        clock=_now,
+    )
 
 
 class _UserInfo(msgspec.Struct):
@@ -205,6 +231,11 @@ async def _patiently(cluster: Cluster) -> str:
         except ClusterError as error:
             log.warning("the API server does not answer yet", error=error.message)
             await asyncio.sleep(2.0)
+
+
+def _timer() -> float:
+    """Seconds since boot, suspension included: a machine that slept must not believe in its old lease (J5)."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _now() -> int:

@@ -1,0 +1,146 @@
+"""`journal info|tail|prune|export`: a journal file as a file (J1, J6).
+
+Owns what is shown of the entries themselves; what they mean is `history`'s.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from journal import events
+from journal.events import Entry
+from journal.sqlite import SqliteJournal
+from journal.store import JournalError
+from reconciler import console, replay
+from reconciler.commands.history import EXIT_JOURNAL, fail, journal_file, moment_of, opened, output, progress
+
+DAY_MILLISECONDS = 86_400_000
+
+
+@click.group("journal")
+def journal_group() -> None:
+    """Look at a journal FILE, or keep it small."""
+
+
+@journal_group.command("info")
+@journal_file
+@output
+def info_command(file: str, form: str) -> None:
+    """How many entries of which kind, from when to when, how large."""
+    with opened(file) as journal, progress("reading", journal) as reached:
+        kinds: Counter[str] = Counter()
+        first: Entry | None = None
+        for entry in journal.read():
+            first = first or entry
+            kinds[type(entry.event).__name__] += 1
+            if reached is not None:
+                reached(entry.seq)
+        snapshot = journal.nearest_snapshot()
+        found = {
+            "entries": sum(kinds.values()),
+            "firstSeq": journal.first_seq,
+            "lastSeq": journal.last_seq,
+            "from": console.moment(first.at) if first else "",
+            "to": console.moment(journal.last_at),
+            "bytes": journal.size_bytes,
+            "newestSnapshot": snapshot.seq if snapshot else 0,
+            "kinds": dict(sorted(kinds.items())),
+        }
+    if form != "table":
+        console.emit(found, form)
+        return
+    rows = [(name, value) for name, value in found.items() if name != "kinds"]
+    rows += [(f"  {name}", count) for name, count in sorted(kinds.items())]
+    console.console().print(console.table(file, ("what", "value"), rows))
+
+
+@journal_group.command("tail")
+@journal_file
+@click.option("-n", "--lines", default=20, show_default=True, help="The last so many entries.")
+@click.option("-f", "--follow", is_flag=True, help="Go on as entries are written.")
+def tail_command(file: str, lines: int, follow: bool) -> None:
+    """The newest entries, a line each."""
+    with opened(file) as journal:
+        after = max(journal.first_seq - 1, journal.last_seq - lines)
+        while True:
+            for entry in journal.read(after=after):
+                click.echo(_line(entry))
+                after = entry.seq
+            if not follow:
+                return
+            time.sleep(0.5)
+
+
+def _line(entry: Entry) -> str:
+    event = entry.event
+    if isinstance(event, events.Decided):
+        return console.decision_line(entry.seq, entry.at, replay.decision_of(event))
+    shown = [
+        str(getattr(event, name))
+        for name in event.__struct_fields__
+        if not isinstance(getattr(event, name), msgspec.Raw | bytes) and getattr(event, name) != ""
+    ]
+    return f"{entry.seq:>7}  {console.moment(entry.at)}  {type(event).__name__:<18} {' '.join(shown)}"
+
+
+@journal_group.command("prune")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.option("--older-than-days", type=float, help="Drop entries older than this.")
+@click.option("--to-megabytes", type=int, help="Drop the oldest entries until the file is this small.")
+def prune_command(file: str, older_than_days: float | None, to_megabytes: int | None) -> None:
+    """Drop old entries; replay still starts from the snapshot kept before them. Refused while a controller
+    writes the file: it prunes by itself."""
+    if older_than_days is None and to_megabytes is None:
+        raise click.UsageError("say --older-than-days, --to-megabytes or both")
+    before = None if older_than_days is None else round(time.time() * 1000 - older_than_days * DAY_MILLISECONDS)
+    try:
+        journal = SqliteJournal(file)
+    except JournalError as error:
+        fail(str(error), EXIT_JOURNAL)
+        return
+    try:
+        pruned = journal.prune(before_at=before, max_bytes=None if to_megabytes is None else to_megabytes * 2**20)
+    finally:
+        journal.close()
+    click.echo(f"{pruned} entries dropped")
+
+
+@journal_group.command("export")
+@journal_file
+@click.option("--from", "start", metavar="SEQ|TIME", help="The first entry; the oldest otherwise.")
+@click.option("--to", "end", metavar="SEQ|TIME", help="The last entry; the newest otherwise.")
+@click.option("--copy", type=click.Path(path_type=Path), help="Write a consistent copy of the whole file instead.")
+def export_command(file: str, start: str | None, end: str | None, copy: Path | None) -> None:
+    """The entries as JSON Lines on standard output, streaming; works while a controller writes."""
+    with opened(file) as journal:
+        if copy is not None:
+            journal.copy_to(str(copy))
+            return
+        after, until = _seq(journal, start, before=True), _seq(journal, end, before=False)
+        for entry in journal.read(after=after or 0, until=until):
+            kind, version, payload = events.encode(entry.event)
+            line: dict[str, Any] = {
+                "seq": entry.seq,
+                "batch": entry.batch,
+                "at": entry.at,
+                "kind": kind,
+                "version": version,
+                "event": msgspec.Raw(payload),
+            }
+            click.echo(msgspec.json.encode(line))
+
+
+def _seq(journal: SqliteJournal, text: str | None, *, before: bool) -> int | None:
+    seq, at = moment_of(text)
+    if at is not None:
+        return journal.seq_at(at - 1 if before else at)
+    return seq - 1 if seq is not None and before else seq
+
+
+COMMANDS = (journal_group,)
