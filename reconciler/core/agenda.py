@@ -24,11 +24,13 @@ class Topic(IntEnum):
     ORDER = 4
     CLASS = 5
     SETTINGS = 6
+    ANSWERS = 7
 
 
 class Question(NamedTuple):
     """`when` is ms (creation of an order, time of a request), 0 where age does not matter. `name` and
-    `namespace` address a device, else `name` is a node, class, request id or device uid."""
+    `namespace` address a device, else `name` is a node, class, request id or device uid. Of `ANSWERS` it is a
+    class, and `when` and `namespace` are the creation and uid of the last order that was looked at."""
 
     topic: Topic
     when: int

@@ -165,6 +165,29 @@ def _units(
     return msgspec.structs.replace(base, free=max(0, free), limit=limit)
 
 
+class NameTotals:
+    """The sums over all nodes of one name, kept with every change of a node's account."""
+
+    def __init__(self) -> None:
+        self.served = 0
+        self.raw = 0
+        self.nodes: SortedSet[str] = SortedSet()
+        self.silent: SortedSet[str] = SortedSet()
+        """Nodes of which nobody knows what they serve (R5)."""
+        self.disagreeing: SortedSet[str] = SortedSet()
+        """Nodes whose agent and kubelet name different numbers (C27)."""
+
+    def change(self, node: str, before: Units, after: Units) -> None:
+        self.served += (after.served or 0) - (before.served or 0)
+        self.raw += after.raw - before.raw
+        (self.nodes.add if after != Units() else self.nodes.discard)(node)
+
+    def mark(self, node: str, *, silent: bool, disagreeing: bool) -> None:
+        known = node in self.nodes
+        (self.silent.add if known and silent else self.silent.discard)(node)
+        (self.disagreeing.add if known and disagreeing else self.disagreeing.discard)(node)
+
+
 class FreeIndex:
     """Free units per name and node, ordered so that the fullest node that still fits is found first (P2)."""
 

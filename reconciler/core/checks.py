@@ -131,9 +131,7 @@ def no_free_units(state: PlacementState, order: Order) -> Refusal | None:
     free = state.free_units(name)
     if order.count <= free:
         return None
-    detail = "; ".join(
-        state.units_on(node, name).why(node, name) for node in list(state.nodes_of.get(name, ()))[:3]
-    )
+    detail = "; ".join(state.units_on(node, name).why(node, name) for node in state.totals_of(name).nodes[:3])
     held = state.held(name)
     return Refusal(
         reason=Reason.NO_FREE_UNITS,

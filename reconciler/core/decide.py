@@ -22,6 +22,7 @@ ANSWERS: dict[Topic, Callable[[PlacementState, Question], Decision | None]] = {
     Topic.ORDER: binds.order,
     Topic.CLASS: publish.gpu_class,
     Topic.SETTINGS: publish.settings,
+    Topic.ANSWERS: binds.answers,
 }
 
 

@@ -10,7 +10,8 @@ from collections import Counter, defaultdict
 from sortedcontainers import SortedSet
 
 from reconciler.core.objects import Device
-from reconciler.core.vocabulary import Phase
+from reconciler.core.vocabulary import CONDITION_HELD, Phase, Reason
+from reconciler.core.waiting import WaitingOrders
 
 Address = tuple[str, str]
 """(namespace, name)."""
@@ -40,6 +41,14 @@ def pending_order(device: Device) -> bool:
     return not accepted(device) and not device.template and device.deleting is None
 
 
+def refused_by_budget(device: Device) -> bool:
+    """The order waits for a budget (R4): free units alone will not help it."""
+    return any(found.type == CONDITION_HELD and found.reason in _BUDGET_REASONS for found in device.conditions)
+
+
+_BUDGET_REASONS = (Reason.BUDGET_EXCEEDED, Reason.BUDGET_UNREADABLE)
+
+
 def answered(device: Device) -> bool:
     """The device's bind request has its answer."""
     return (
@@ -58,7 +67,9 @@ class DeviceIndex:
         self.by_node: dict[str, SortedSet[Address]] = defaultdict(SortedSet)
         self.by_class: dict[str, SortedSet[Address]] = defaultdict(SortedSet)
         self.by_request: dict[str, SortedSet[Address]] = defaultdict(SortedSet)
-        self.pending: dict[str, SortedSet[tuple[int, str]]] = defaultdict(SortedSet)
+        self.waiting = WaitingOrders()
+        self.bound: Counter[str] = Counter()
+        """Class name to units that its devices hold on nodes."""
         self.holds: dict[str, Counter[int]] = defaultdict(Counter)
         """Class name to {units of one device: number of unplaced holds}."""
 
@@ -74,7 +85,9 @@ class DeviceIndex:
         for index, key in self._keys(device):
             index[key].add(address(device))
         if pending_order(device):
-            self.pending[device.class_name].add((device.created, device.uid))
+            self.waiting.add(device)
+        if holds_units(device):
+            self.bound[device.class_name] += device.count
         if unplaced_hold(device):
             self.holds[device.class_name][device.count] += 1
 
@@ -85,12 +98,18 @@ class DeviceIndex:
             if not index[key]:
                 del index[key]
         if pending_order(device):
-            self.pending[device.class_name].discard((device.created, device.uid))
+            self.waiting.discard(device)
+        if holds_units(device):
+            self.bound[device.class_name] -= device.count
         if unplaced_hold(device):
             holds = self.holds[device.class_name]
             holds[device.count] -= 1
             if not holds[device.count]:
                 del holds[device.count]
+
+    def held(self, class_name: str) -> int:
+        """Units of a class held and not placed."""
+        return sum(size * count for size, count in self.holds.get(class_name, {}).items())
 
     def _keys(self, device: Device) -> list[tuple[dict, object]]:  # type: ignore[type-arg]
         keys: list[tuple[dict, object]] = [(self.by_class, device.class_name)]  # type: ignore[type-arg]

@@ -13,7 +13,7 @@ import msgspec
 
 from reconciler.core import coverage, names, nodes, tenants
 from reconciler.core.agenda import Question, Topic
-from reconciler.core.device_index import accepted
+from reconciler.core.device_index import accepted, pending_order, unplaced_hold
 from reconciler.core.objects import (
     CLASS,
     DEVICE,
@@ -37,6 +37,7 @@ from reconciler.core.objects import (
     Vmi,
 )
 from reconciler.core.state import PlacementState
+from reconciler.core.usage_meter import METERED
 
 
 class Dirty(msgspec.Struct):
@@ -48,6 +49,10 @@ class Dirty(msgspec.Struct):
     """The set of effective names may have changed."""
     budgets: bool = False
     """Budgets have to be parsed anew: a class or the effective names changed."""
+    unheld: set[str] = msgspec.field(default_factory=set)
+    """Resource names of which a hold ended."""
+    uncharged: set[tuple[str, str]] = msgspec.field(default_factory=set)
+    """(namespace, resource name) whose charge fell."""
 
 
 def replace(state: PlacementState, kind: str, old: Object | None, new: Object | None) -> None:
@@ -57,6 +62,9 @@ def replace(state: PlacementState, kind: str, old: Object | None, new: Object | 
         objects[(new.namespace, new.name)] = new
     elif old is not None:
         objects.pop((old.namespace, old.name), None)
+    item = new or old
+    if item is not None and kind in METERED:
+        state.touched[(kind, item.namespace, item.name, item.uid)] = None
     dirty = Dirty()
     _EFFECTS[kind](state, old, new, dirty)
     flush(state, dirty)
@@ -73,11 +81,15 @@ def flush(state: PlacementState, dirty: Dirty) -> None:
     if dirty.budgets:
         for tenant in state.charges.tenants():
             _set_budgets(state, tenant)
-        state.ask_orders(sorted(state.devices.pending))
+        state.ask_orders(state.devices.waiting.class_names())
     for uid in sorted(dirty.pods):
         _refresh_pod(state, uid, dirty)
     for node in sorted(dirty.nodes):
         nodes.refresh(state, node)
+    for name in sorted(dirty.unheld):
+        state.ask_fitting_orders(name)
+    for namespace, name in sorted(dirty.uncharged):
+        state.ask_under_budgets(namespace, name)
 
 
 def refresh_all(state: PlacementState) -> None:
@@ -110,11 +122,13 @@ def _refresh_names(state: PlacementState) -> bool:
 
 def _refresh_pod(state: PlacementState, uid: str, dirty: Dirty) -> None:
     pod = state.pod(uid)
-    for name, amount in sorted(state.raw_budget.pop(uid, {}).items()):
+    before = state.raw_budget.pop(uid, {})
+    for name, amount in sorted(before.items()):
         state.charges.add_usage(_namespace_of(state, uid, pod), tenants.raw_key(name), -amount)
     state.raw_capacity.pop(uid, None)
     if pod is None:
-        state.pod_namespaces.pop(uid, None)
+        namespace = state.pod_namespaces.pop(uid, "")
+        dirty.uncharged.update((namespace, name) for name in before)
         return
     vmi = state.vmi(pod.namespace, pod.vmi_name) if pod.vmi_name else None
     attached = (
@@ -125,6 +139,7 @@ def _refresh_pod(state: PlacementState, uid: str, dirty: Dirty) -> None:
     budget = coverage.raw_for_budget(pod, vmi, attached, state.effective_names)
     state.raw_capacity[uid] = coverage.raw_for_capacity(pod, vmi, attached, state.effective_names)
     state.pod_namespaces[uid] = pod.namespace
+    dirty.uncharged.update((pod.namespace, name) for name in before if budget.get(name, 0) < before[name])
     if budget:
         state.raw_budget[uid] = budget
         for name, amount in sorted(budget.items()):
@@ -146,6 +161,7 @@ def _touch_vmi(state: PlacementState, namespace: str, name: str, dirty: Dirty) -
 def _node(state: PlacementState, old: Node | None, new: Node | None, dirty: Dirty) -> None:
     item = new or old
     assert item is not None
+    state.labels.update(old, new)
     dirty.nodes.add(item.name)
 
 
@@ -221,15 +237,21 @@ def _device(state: PlacementState, old: Device | None, new: Device | None, dirty
             vmi = state.vmi(new.namespace, new.attachment.vmi_name)
             if vmi is not None:
                 note_vmi(state, new, vmi)
-        if not (old is not None and old.uid == new.uid and _same_hold(old, new)):
-            state.ask_orders(state.classes_of(state.resource_of(new)))
         state.ask_about(new)
-    if old is not None and (new is None or not _same_hold(old, new)):
-        state.ask_orders(state.classes_of(state.resource_of(old)) or [old.class_name])
+    if old is not None:
+        _gave_back(state, old, new, dirty)
 
 
-def _same_hold(old: Device, new: Device) -> bool:
-    return accepted(old) == accepted(new) and (old.placement is None) == (new.placement is None)
+def _gave_back(state: PlacementState, old: Device, new: Device | None, dirty: Dirty) -> None:
+    """What others may have of a device that changed: its hold, its charge, its turn among the orders alike."""
+    name = state.resource_of(old)
+    if unplaced_hold(old) and not (new is not None and unplaced_hold(new)):
+        dirty.unheld.add(name)
+    if accepted(old) and not (new is not None and accepted(new)):
+        dirty.uncharged.add((old.namespace, name))
+    if pending_order(old) and not (new is not None and pending_order(new)):
+        for ticket in state.devices.waiting.alike(old)[:1]:
+            state.ask_order(*ticket)
 
 
 def _charge(state: PlacementState, device: Device, sign: int) -> None:
@@ -256,8 +278,14 @@ def _class(state: PlacementState, old: GpuClass | None, new: GpuClass | None, di
                 _touch_vmi(state, device.namespace, device.attachment.vmi_name, dirty)
     if (old is None) != (new is None) or (old and new and old.uid != new.uid):
         dirty.budgets = True
-    state.ask_orders([item.name])
+    if old is None or new is None or _judged(old) != _judged(new):
+        state.ask_orders([item.name])
     state.agenda.put(Question(Topic.CLASS, 0, item.name))
+
+
+def _judged(found: GpuClass) -> tuple[object, ...]:
+    """What an order is judged by of a class; its status is not."""
+    return found.uid, found.resource_name, found.mode, found.max_count, found.deleting
 
 
 def _gpu_node(state: PlacementState, old: GpuNode | None, new: GpuNode | None, dirty: Dirty) -> None:
@@ -283,7 +311,7 @@ def _release(state: PlacementState, old: Release | None, new: Release | None, di
         else:
             state.charges.add_tenant(namespace, tenants.parent_of(*owner))
             _set_budgets(state, namespace)
-    state.ask_orders(sorted(state.devices.pending))
+        state.ask_tenant(namespace)
 
 
 def _set_budgets(state: PlacementState, namespace: str) -> None:
@@ -298,14 +326,16 @@ def _kubevirt(state: PlacementState, old: KubeVirt | None, new: KubeVirt | None,
         return
     state.permitted = new.permitted
     dirty.names = True
-    state.ask_orders(sorted(state.devices.pending))
+    state.ask_orders(state.devices.waiting.class_names())
     for gpu_class in state.classes():
         state.agenda.put(Question(Topic.CLASS, 0, gpu_class.name))
 
 
 def _namespace(state: PlacementState, old: Namespace | None, new: Namespace | None, dirty: Dirty) -> None:
+    item = new or old
+    assert item is not None
     if (old.entitlement if old else None) != (new.entitlement if new else None):
-        state.ask_orders(sorted(state.devices.pending))
+        state.ask_orders_below(item.name, state.devices.waiting.class_names(), for_budgets=False)
 
 
 def _settings(state: PlacementState, old: Object | None, new: Object | None, dirty: Dirty) -> None:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from sortedcontainers import SortedSet
-
 from reconciler.core import capacity, coverage, names, units
 from reconciler.core.agenda import Question, Topic
-from reconciler.core.capacity import Units, Usage
+from reconciler.core.capacity import NameTotals, Units, Usage
 from reconciler.core.device_index import holds_units
 from reconciler.core.objects import Device, Function, GpuNode
 from reconciler.core.state import PlacementState
@@ -78,14 +76,27 @@ def refresh(state: PlacementState, node: str) -> None:
 
 
 def _publish(state: PlacementState, node: str, name: str, before: Units, after: Units) -> None:
-    if before == after:
-        return
-    known = state.nodes_of.setdefault(name, SortedSet())
-    (known.add if after != Units() else known.discard)(node)
-    for class_name in state.classes_of(name):
-        state.ask_class_soon(class_name)
-    if state.free.set(node, name, after.free) > 0:
-        state.ask_orders(state.classes_of(name))
+    totals = state.totals.setdefault(name, NameTotals())
+    if before != after:
+        totals.change(node, before, after)
+        for class_name in state.classes_of(name):
+            state.ask_class_soon(class_name)
+        if state.free.set(node, name, after.free) > 0:
+            state.ask_fitting_orders(name)
+    totals.mark(
+        node,
+        silent=state.known_served(node, name) is None,
+        disagreeing=_disagrees(state, node, name, after),
+    )
+
+
+def _disagrees(state: PlacementState, node: str, name: str, entry: Units) -> bool:
+    """Types that share a card's memory are left out: their number falls with their siblings' use alone."""
+    if entry.allocatable is None or entry.served is None or entry.allocatable == entry.served:
+        return False
+    report = state.report(node)
+    shares = report is not None and any(p.resource_name == name for f in report.functions for p in f.profiles)
+    return state.report_fresh(node) and not shares
 
 
 def _check_served(state: PlacementState, node: str, account: Mapping[str, Units]) -> None:

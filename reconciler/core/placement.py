@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
@@ -18,6 +19,13 @@ from reconciler.core.device_index import holds_units, unplaced_hold
 from reconciler.core.objects import Constraints, Device, Model
 from reconciler.core.state import PlacementState
 from reconciler.core.vocabulary import Reason
+
+FEW_NODES = 64
+"""Nodes a label may name to be looked at one by one; above, they are picked from those in the order of choice."""
+
+Proofs = dict[tuple[str, int, int], bool]
+"""Resource name, a node's free units before and with one set on it, to whether the holds stay startable (P3): the
+proof knows nothing else of the node."""
 
 
 class Verdict(Model, frozen=True, kw_only=True):
@@ -50,10 +58,13 @@ class WantedSet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose(state: PlacementState, wanted: WantedSet) -> Verdict | None:
-    """The node the set goes to, None where none fits. Looks only at nodes with enough free units."""
+    """The node the set goes to, None where none fits. Looks only at nodes with enough free units and, where the
+    VMI names labels, at those that carry them."""
     best: Verdict | None = None
-    for node in _candidates(state, wanted):
-        verdict = judge(state, wanted, node)
+    proofs: Proofs = {}
+    bound = state.labels.bound(wanted.constraints, state.nodes)
+    for node in _candidates(state, wanted, bound):
+        verdict = judge(state, wanted, node, proofs)
         if not verdict.fits:
             continue
         if best is None or (verdict.left, verdict.node) < (best.left, best.node):
@@ -67,17 +78,24 @@ def _placed_nodes(wanted: WantedSet) -> set[str]:
     return {d.placement.node for d in wanted.devices if d.placement is not None and holds_units(d)}
 
 
-def _candidates(state: PlacementState, wanted: WantedSet) -> Iterator[str]:
+def _candidates(state: PlacementState, wanted: WantedSet, bound: AbstractSet[str] | None = None) -> Iterator[str]:
+    """Nodes with enough free units of the scarcest name, the best first; with `bound` only those in it."""
     own = _placed_nodes(wanted)
     yield from sorted(own)
     scarce = min(sorted(wanted.needs), key=lambda name: state.free.count_at_least(name, wanted.needs[name]))
-    for node, _ in state.free.at_least(scarce, wanted.needs[scarce]):
-        if node not in own:
+    need = wanted.needs[scarce]
+    if bound is not None and len(bound) <= FEW_NODES:
+        few = sorted((state.free.free(node, scarce), node) for node in bound)
+        yield from (node for free, node in few if free >= need and node not in own)
+        return
+    for node, _ in state.free.at_least(scarce, need):
+        if node not in own and (bound is None or node in bound):
             yield node
 
 
-def judge(state: PlacementState, wanted: WantedSet, node: str) -> Verdict:
-    """Whether one node can take the set, and the first reason why not."""
+def judge(state: PlacementState, wanted: WantedSet, node: str, proofs: Proofs | None = None) -> Verdict:
+    """Whether one node can take the set, and the first reason why not. `proofs`: answers on the holds that other
+    nodes with as many free units gave for this set."""
     account = _account_without(state, node, wanted)
     free = {name: account[name].free if name in account else 0 for name in sorted(wanted.needs)}
     left = sum(free.values()) - sum(wanted.needs.values())
@@ -96,7 +114,7 @@ def judge(state: PlacementState, wanted: WantedSet, node: str) -> Verdict:
     short = _jointly_short(state, node, wanted)
     if short:
         return _lost(verdict, Reason.NO_FREE_UNITS, f"node {node} cannot give {short} beside the rest of the set")
-    if not holds_stay(state, node, wanted):
+    if not holds_stay(state, node, wanted, {} if proofs is None else proofs):
         return _lost(
             verdict,
             Reason.HOLDS_WOULD_NOT_FIT,
@@ -158,7 +176,7 @@ def promised_memory(state: PlacementState, node: str, without: frozenset[str]) -
     return sum(promised.values())
 
 
-def holds_stay(state: PlacementState, node: str, wanted: WantedSet) -> bool:
+def holds_stay(state: PlacementState, node: str, wanted: WantedSet, proofs: Proofs) -> bool:
     """Whether every unplaced hold that could be packed before can be packed with the set on `node` (P3)."""
     after: Mapping[str, Units] | None = None
     own: dict[str, Counter[int]] = {}
@@ -172,10 +190,11 @@ def holds_stay(state: PlacementState, node: str, wanted: WantedSet) -> bool:
             continue
         if after is None:
             after = _after(state, node, wanted)
-        bins = state.free.histogram(name)
-        if not packing.still_packable(
-            items, bins, remaining, moved(bins, state.free.free(node, name), after[name].free)
-        ):
+        change = (name, state.free.free(node, name), after[name].free)
+        if change not in proofs:
+            bins = state.free.histogram(name)
+            proofs[change] = packing.still_packable(items, bins, remaining, moved(bins, *change[1:]))
+        if not proofs[change]:
             return False
     return True
 
@@ -212,7 +231,7 @@ def best_loser(state: PlacementState, wanted: WantedSet) -> Verdict | None:
     closest: Verdict | None = None
     for name in sorted(wanted.needs):
         node, _ = state.free.largest(name)
-        node = node or next(iter(state.nodes_of.get(name, ())), "")
+        node = node or next(iter(state.totals_of(name).nodes), "")
         if node:
             verdict = judge(state, wanted, node)
             if not verdict.fits and (closest is None or verdict.missing > closest.missing):

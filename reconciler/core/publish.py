@@ -11,7 +11,6 @@ from reconciler.core import bodies, names
 from reconciler.core.agenda import Question
 from reconciler.core.binds import with_condition
 from reconciler.core.decisions import Action, Decision, Verb, Write, write
-from reconciler.core.device_index import holds_units, unplaced_hold
 from reconciler.core.objects import CLASS, SETTINGS, ClassUnits, GpuClass, LargestFree, SettingsMap
 from reconciler.core.state import PlacementState
 from reconciler.core.vocabulary import (
@@ -30,8 +29,7 @@ def gpu_class(state: PlacementState, question: Question) -> Decision | None:
     found = state.gpu_class(question.name)
     if found is None or found.uid in state.pending or found.uid in state.stale:
         return None
-    devices = state.devices_of_class(found.name)
-    if found.deleting is not None and not devices:
+    if found.deleting is not None and not state.devices.by_class.get(found.name):
         return _finalize(found)
     if found.deleting is None and CLASS_FINALIZER not in found.finalizers:
         finalizers = (*found.finalizers, CLASS_FINALIZER)
@@ -67,13 +65,12 @@ def _numbers(found: GpuClass) -> str:
 def class_status(state: PlacementState, found: GpuClass) -> GpuClass:
     """The class as it should read now."""
     name = found.resource_name
-    on_nodes = [state.units_on(node, name) for node in state.nodes_of.get(name, ())]
-    devices = state.devices_of_class(found.name)
+    totals = state.totals_of(name)
     units = ClassUnits(
-        served=sum(entry.served or 0 for entry in on_nodes),
-        bound=sum(device.count for device in devices if holds_units(device)),
-        held=sum(device.count for device in devices if unplaced_hold(device)),
-        raw=sum(entry.raw for entry in on_nodes),
+        served=totals.served,
+        bound=state.devices.bound[found.name],
+        held=state.devices.held(found.name),
+        raw=totals.raw,
         free=max(0, state.free_units(name)),
     )
     node, largest = state.free.largest(name)
@@ -101,47 +98,28 @@ def class_status(state: PlacementState, found: GpuClass) -> GpuClass:
 def _readiness(
     state: PlacementState, found: GpuClass, units: ClassUnits, permitted: bool
 ) -> tuple[bool, str, str]:
-    users = state.devices_of_class(found.name)
+    totals = state.totals_of(found.resource_name)
     if found.deleting is not None:
-        return False, "Deleting", f"{len(users)} devices still use the class; it goes with the last of them"
+        users = len(state.devices.by_class.get(found.name, ()))
+        return False, "Deleting", f"{users} devices still use the class; it goes with the last of them"
     missing = sorted(state.missing)
     if missing:
         return False, "KindMissing", f"not installed in this cluster: {', '.join(missing)}"
     if not permitted:
         return False, "NotPermitted", f"KubeVirt does not permit {found.resource_name}"
-    silent = [
-        node
-        for node in state.nodes_of.get(found.resource_name, ())
-        if state.known_served(node, found.resource_name) is None
-    ]
     if not units.served:
         return False, "NoNodeServes", f"no node serves {found.resource_name}"
-    if silent:
-        return True, "NodesSilent", f"{len(silent)} nodes are silent, among them {silent[0]}"
-    mismatch = [
-        node for node in state.nodes_of.get(found.resource_name, ()) if _mismatch(state, node, found.resource_name)
-    ]
-    if mismatch:
-        entry = state.units_on(mismatch[0], found.resource_name)
+    if totals.silent:
+        return True, "NodesSilent", f"{len(totals.silent)} nodes are silent, among them {totals.silent[0]}"
+    if totals.disagreeing:
+        node = totals.disagreeing[0]
+        entry = state.units_on(node, found.resource_name)
         return (
             True,
             "NodesDisagree",
-            f"node {mismatch[0]} advertises {entry.allocatable} and its agent reports {entry.served}",
+            f"node {node} advertises {entry.allocatable} and its agent reports {entry.served}",
         )
-    return True, "Served", f"{len(state.nodes_of.get(found.resource_name, ()))} nodes serve the class"
-
-
-def _mismatch(state: PlacementState, node: str, name: str) -> bool:
-    """Types that share a card's memory are left out: their number falls with their siblings' use alone."""
-    entry, report = state.units_on(node, name), state.report(node)
-    shares = report is not None and any(p.resource_name == name for f in report.functions for p in f.profiles)
-    return (
-        state.report_fresh(node)
-        and not shares
-        and entry.allocatable is not None
-        and entry.served is not None
-        and entry.allocatable != entry.served
-    )
+    return True, "Served", f"{len(totals.nodes)} nodes serve the class"
 
 
 def _finalize(found: GpuClass) -> Decision | None:

@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
-from sortedcontainers import SortedSet
 
 from reconciler.core import capacity, names, tenants
 from reconciler.core.agenda import Agenda, Question, Topic
-from reconciler.core.capacity import FreeIndex, Units, Usage
+from reconciler.core.capacity import FreeIndex, NameTotals, Units, Usage
 from reconciler.core.charges import ChargeTree
-from reconciler.core.device_index import Address, DeviceIndex
+from reconciler.core.device_index import Address, DeviceIndex, refused_by_budget
+from reconciler.core.node_labels import NodeLabels
 from reconciler.core.objects import (
     CLASS,
     DEVICE,
@@ -44,10 +44,14 @@ from reconciler.core.objects import (
     Vmi,
 )
 from reconciler.core.tenants import Budgets, Claims
+from reconciler.core.usage_meter import Meter, Touched
+from reconciler.core.waiting import Ticket
 
 PUBLISH_MILLISECONDS = 1000
 """A class's units are written at most this often; more often only loads the API server."""
 
+ANSWERS_MILLISECONDS = 60_000
+"""Pending orders read at most this long what was free when they were refused; each reason costs a write."""
 
 ABSENT = msgspec.Raw(b"null")
 
@@ -97,6 +101,10 @@ class PlacementState:
         self.spoken: dict[str, set[str]] = {}
         self.class_resources: dict[str, str] = {}
 
+        self.touched: dict[Touched, None] = {}
+        self.landed: list[Device] = []
+        self.meter = Meter()
+
         self.agenda = Agenda()
         self.devices = DeviceIndex()
         self.free = FreeIndex()
@@ -112,7 +120,8 @@ class PlacementState:
         self.raw_capacity: dict[str, dict[str, int]] = {}
         self.usage: dict[str, Usage] = {}
         self.accounts: dict[str, dict[str, Units]] = {}
-        self.nodes_of: dict[str, SortedSet[str]] = {}
+        self.totals: dict[str, NameTotals] = {}
+        self.labels = NodeLabels()
 
     # Objects
 
@@ -156,6 +165,9 @@ class PlacementState:
         """The release that owns a tenant namespace (R2)."""
         owner = self.claims.owner(namespace)
         return None if owner is None else self.objects[RELEASE.name].get(owner)  # type: ignore[return-value]
+
+    def nodes(self) -> Iterable[Node]:
+        return self.objects[NODE.name].values()  # type: ignore[return-value]
 
     def node_names(self) -> list[str]:
         return sorted(name for _, name in self.objects[NODE.name])
@@ -301,7 +313,7 @@ class PlacementState:
             self.agenda.put(Question(Topic.FENCE, 0, device.uid))
         self.ask_device(device)
         self.ask_request(device)
-        if (device.created, device.uid) in self.devices.pending.get(device.class_name, ()):
+        if self.devices.waiting.has(device):
             self.ask_order(device.created, device.uid)
 
     def ask_again_at(self, at: int, kind: str, namespace: str, name: str) -> None:
@@ -319,19 +331,70 @@ class PlacementState:
                 self.agenda.put_at(at, Question(Topic.REQUEST, request.requested_at, request.id))
 
     def ask_class_soon(self, class_name: str) -> None:
-        """Publish a class's units once the changes of this moment have come together."""
-        at = self.now // PUBLISH_MILLISECONDS * PUBLISH_MILLISECONDS + PUBLISH_MILLISECONDS
-        self.agenda.put_at(at, Question(Topic.CLASS, 0, class_name))
+        """Publish a class's units once the changes of this moment have come together; what pending orders were
+        told of them follows more slowly."""
+        self.agenda.put_at(self._next(PUBLISH_MILLISECONDS), Question(Topic.CLASS, 0, class_name))
+        if self.devices.waiting.of_class(class_name):
+            self.agenda.put_at(self._next(ANSWERS_MILLISECONDS), Question(Topic.ANSWERS, 0, class_name))
+
+    def _next(self, milliseconds: int) -> int:
+        return self.now // milliseconds * milliseconds + milliseconds
 
     def ask_orders(self, class_names: Iterable[str]) -> None:
         """Look again at every pending order of these classes."""
         for class_name in class_names:
-            for created, uid in self.devices.pending.get(class_name, ()):
-                self.ask_order(created, uid)
+            for ticket in self.devices.waiting.of_class(class_name):
+                self.ask_order(*ticket)
+
+    def ask_fitting_orders(self, resource_name: str) -> None:
+        """Units of a name were given back: look again at what they may suffice for. That helps no order that a
+        budget refused."""
+        most = min(self.free_units(resource_name), self.free.largest(resource_name)[1])
+        for class_name in self.classes_of(resource_name):
+            for _, orders in self.devices.waiting.groups(class_name, most):
+                first = self._first_settled(orders)
+                if first is not None and not refused_by_budget(first):
+                    self.ask_order(first.created, first.uid)
+
+    def ask_orders_below(self, tenant: str, class_names: Iterable[str], *, for_budgets: bool) -> None:
+        """Look again at the oldest of the orders alike from a tenant downward; `for_budgets`: at what a budget
+        refused only."""
+        for class_name in class_names:
+            for namespace, orders in self.devices.waiting.groups(class_name):
+                first = self._first_settled(orders) if tenant in self.charges.path(namespace) else None
+                if first is not None and (refused_by_budget(first) or not for_budgets):
+                    self.ask_order(first.created, first.uid)
+
+    def ask_tenant(self, tenant: str) -> None:
+        """A tenant's release changed: all below it is judged by it, and what it sets aside weighs on all above."""
+        class_names = self.devices.waiting.class_names()
+        self.ask_orders_below(tenant, class_names, for_budgets=False)
+        self.ask_orders_below(self.charges.path(tenant)[-1], class_names, for_budgets=True)
+
+    def ask_under_budgets(self, namespace: str, resource_name: str) -> None:
+        """What a namespace is charged of a name fell: the budgets above it may have room again (R4)."""
+        class_names = self.classes_of(resource_name)
+        keys = [tenants.raw_key(resource_name), *(tenants.class_key(name) for name in class_names)]
+        bounding = [
+            tenant
+            for tenant in self.charges.path(namespace)
+            if any(key in self.charges.budgets(tenant).limits for key in keys)
+        ]
+        if bounding:
+            self.ask_orders_below(bounding[-1], class_names, for_budgets=True)
+
+    def _first_settled(self, orders: Iterable[Ticket]) -> Device | None:
+        """The oldest of the orders alike that no write is under way on; the others are judged as it is."""
+        devices = (self.device_by_uid(uid) for _, uid in orders)
+        return next((device for device in devices if device is not None and self.settled(device)), None)
 
     def classes_of(self, resource_name: str) -> list[str]:
         """Class names that sell a resource name, sorted."""
         return sorted(name for name, sold in self.class_resources.items() if sold == resource_name)
+
+    def totals_of(self, resource_name: str) -> NameTotals:
+        """The sums over all nodes of one name."""
+        return self.totals.get(resource_name) or NameTotals()
 
     def __repr__(self) -> str:
         return f"<PlacementState seq={self.seq} now={self.now} devices={len(self.objects[DEVICE.name])}>"
