@@ -1,0 +1,179 @@
+"""What one event costs the core at 100, 1,000 and 10,000 nodes: fold and decide, and what grows with the size.
+
+`python -m tests.bench.bench_core [NODES ...]` prints it. Each figure is the median over repetitions of one
+story; a ratio near 1 says that the cost does not depend on the size of the cluster. Then snapshot and replay.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from reconciler.core.objects import DEVICE, GPU_NODE, NODE, POD, VMI, Constraints, GpuNode, Node, Pod, Vmi
+from tests.bench import town as towns
+from tests.bench.town import Town
+
+SIZES = (100, 1_000, 10_000)
+TURNS = 30
+Figures = dict[str, tuple[float, float, float]]
+"""Event kind to median (fold microseconds, decide microseconds, decisions)."""
+
+
+def heartbeat(town: Town, turn: int) -> None:
+    """The kubelet's status again, nothing new in it."""
+    node = town.objects[(NODE.name, "", towns.name(turn % town.nodes))]
+    town.tell(town.observation(NODE, msgspec.structs.replace(node, resource_version=f"h{turn}")))
+    town.run()
+
+
+def relabel(town: Town, turn: int) -> None:
+    node = town.objects[(NODE.name, "", towns.name(turn % town.nodes))]
+    assert isinstance(node, Node)
+    town.put(NODE, msgspec.structs.replace(node, labels={**node.labels, "turn": str(turn)}))
+    town.run()
+
+
+def plain_pod(town: Town, turn: int) -> None:
+    """A pod without GPUs starts and ends."""
+    pod = Pod(name=f"job-{turn}", namespace="kube-system", uid="", node=towns.name(turn % town.nodes))
+    town.put(POD, msgspec.structs.replace(pod, phase="Running", memory=1 << 30))
+    town.run()
+    town.gone(POD, "kube-system", f"job-{turn}")
+
+
+def raw_pod(town: Town, turn: int) -> None:
+    """A pod that asks for a GPU by name starts and ends."""
+    town.pod(f"raw-{turn}", towns.name(turn % town.nodes), 1, ns="tenant-x0")
+    town.gone(POD, "tenant-x0", f"raw-{turn}")
+
+
+def vmi_phase(town: Town, turn: int) -> None:
+    node = towns.name(turn % town.nodes)
+    vmi = town.objects[(VMI.name, towns.space_of(town, node), f"{node}-vm-0")]
+    assert isinstance(vmi, Vmi)
+    phase = "Paused" if vmi.phase == "Running" else "Running"
+    town.put(VMI, msgspec.structs.replace(vmi, phase=phase))
+    town.run()
+
+
+def report(town: Town, turn: int) -> None:
+    """A card falls ill and recovers."""
+    number = turn % town.nodes
+    found = towns.functions(number)
+    ill = (msgspec.structs.replace(found[0], healthy=False), *found[1:])
+    for functions in (ill, found):
+        town.put(GPU_NODE, GpuNode(name=towns.name(number), uid="", functions=functions, reported_at=town.at))
+        town.run()
+
+
+def cycle(town: Town, turn: int) -> None:
+    """Ordered, held, asked for, bound, stopped, deleted."""
+    order, vmi = f"cycle-{turn}", f"cycle-vm-{turn}"
+    town.order(order, count=2, ns="tenant-x0")
+    node = town.start(vmi, order, units=2, ns="tenant-x0")
+    town.gone(POD, "tenant-x0", f"virt-launcher-{vmi}")
+    town.gone(VMI, "tenant-x0", vmi)
+    device = town.device(order, "tenant-x0")
+    assert node and device.phase == "Held", device
+    town.change(DEVICE, "tenant-x0", order, deleting=town.at)
+
+
+def picky_start(town: Town, turn: int) -> None:
+    """A start that names its node, and one that no node fits."""
+    order = f"picky-{turn}"
+    town.order(order, ns="tenant-x0")
+    for label, value in (("kubernetes.io/hostname", "nowhere"), ("topology.kubernetes.io/zone", "zone-2")):
+        town.ask(f"picky-vm-{turn}", order, ns="tenant-x0", constraints=Constraints(node_selector={label: value}))
+    assert town.device(order, "tenant-x0").phase == "Bound"
+    town.change(DEVICE, "tenant-x0", order, attachment=None, bind_request=None)
+    town.change(DEVICE, "tenant-x0", order, deleting=town.at)
+
+
+def full_stop(town: Town, turn: int) -> None:
+    """A VM of the full type stops, orders wait for more units than it gives back, and it comes back."""
+    node = towns.name(turn * 10 % town.nodes)
+    space, vmi = towns.space_of(town, node), f"{node}-t4"
+    town.gone(POD, space, f"virt-launcher-{vmi}")
+    town.gone(VMI, space, vmi)
+    town.ask(vmi, vmi, ns=space)
+    town.vmi(vmi, ns=space, devices_label=False)
+    town.launcher(vmi, node, 2, ns=space, resource=towns.FULL)
+
+
+def second(town: Town, turn: int) -> None:
+    """A second passes after one of the changes above: the classes' numbers are published."""
+    town.later(1)
+
+
+STORIES: dict[str, Callable[[Town, int], None]] = {
+    "node heartbeat, nothing new": heartbeat,
+    "node label change": relabel,
+    "pod start and end": plain_pod,
+    "GPU pod start and end": raw_pod,
+    "VMI phase change": vmi_phase,
+    "agent report, ill and well": report,
+    "order, hold, bind, stop, delete": cycle,
+    "bind by selector, none and one": picky_start,
+    "VM of a full type stops, starts": full_stop,
+}
+
+
+def measure(town: Town) -> Figures:
+    figures: Figures = {}
+    for name, story in STORIES.items():
+        own, publishing = [], []
+        for turn in range(TURNS):
+            own.append(_spent(town, story, turn))
+            publishing.append(_spent(town, second, turn))
+        figures[name] = _medians(own)
+        if story in (cycle, raw_pod):
+            figures[f"  the second after: {name}"] = _medians(publishing)
+    return figures
+
+
+def _spent(town: Town, story: Callable[[Town, int], None], turn: int) -> tuple[float, float, float]:
+    town.fold_seconds = town.decide_seconds = 0.0
+    town.decided = 0
+    story(town, turn)
+    return town.fold_seconds * 1e6, town.decide_seconds * 1e6, float(town.decided)
+
+
+def _medians(spent: list[tuple[float, float, float]]) -> tuple[float, float, float]:
+    fold, decide, decided = zip(*spent, strict=True)
+    return statistics.median(fold), statistics.median(decide), statistics.median(decided)
+
+
+def show(sizes: list[int], found: list[Figures]) -> None:
+    head = "".join(f"{size:>9,} nodes" for size in sizes)
+    ratios = "".join(f"  {size:,}/{sizes[0]:,}" for size in sizes[1:])
+    print(f"\nfold + decide, microseconds (decisions)\n{'':<48}{head}  {ratios}")
+    for name in found[0]:
+        cells, totals = "", []
+        for figures in found:
+            fold, decide, decided = figures[name]
+            totals.append(fold + decide)
+            cells += f"{fold + decide:>10,.0f} ({decided:>2.0f})"
+        ratios = "".join(f"{total / totals[0]:>12.2f}" for total in totals[1:])
+        print(f"{name:<48}{cells}  {ratios}")
+
+
+def main() -> None:
+    sizes = [int(argument) for argument in sys.argv[1:]] or list(SIZES)
+    found = []
+    for size in sizes:
+        start = time.perf_counter()
+        town = towns.build(size)
+        print(
+            f"{size:>7,} nodes: {len(town.entries):,} entries folded in {time.perf_counter() - start:.1f} s",
+            flush=True,
+        )
+        found.append(measure(town))
+    show(sizes, found)
+
+
+if __name__ == "__main__":
+    main()
