@@ -42,6 +42,7 @@ def fold(state: PlacementState, entry: Entry) -> None:
     state.now = max(state.now, entry.at)
     state.agenda.reach(state.now)
     _BRANCHES[type(entry.event)](state, entry.event)
+    state.meter.step(state, entry)
 
 
 def decode_object(kind: str, raw: bytes | msgspec.Raw) -> Object:
@@ -226,6 +227,8 @@ def _succeeded(state: PlacementState, event: events.WriteSucceeded) -> None:
     base = None if pending.base == ABSENT else decode_object(kind, pending.base)
     if base is not None and _older(event.resource_version, base.resource_version):
         state.unfenced.discard(key)
+        if isinstance(known, Device):
+            state.landed.append(known)
         effects.replace(state, kind, known, base)
         return
     landed = known

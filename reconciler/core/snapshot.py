@@ -15,6 +15,7 @@ from reconciler.core.agenda import Question
 from reconciler.core.fold import decode_object
 from reconciler.core.objects import KINDS, Model, PermittedDevice, Settings
 from reconciler.core.state import PendingWrite, PlacementState, Unreadable
+from reconciler.core.usage_meter import Memory
 
 SCHEMA = 1
 
@@ -47,6 +48,7 @@ class Snapshot(Model, frozen=True, kw_only=True):
     class_resources: dict[str, str]
     questions: list[tuple[int, int, str, str]]
     deadlines: list[tuple[int, tuple[int, int, str, str]]]
+    usage: Memory | None = None
 
 
 class SnapshotError(ValueError):
@@ -85,6 +87,7 @@ def export(state: PlacementState) -> bytes:
             class_resources=dict(sorted(state.class_resources.items())),
             questions=[_plain(question) for question in questions],
             deadlines=[(at, _plain(question)) for at, question in deadlines],
+            usage=state.meter.export(),
         )
     )
 
@@ -116,6 +119,8 @@ def restore(payload: bytes) -> PlacementState:
     effects.refresh_all(state)
     state.short_since = {(node, name): at for node, name, at in found.short_since}
     state.agenda.restore(found.questions, found.deadlines)
+    if found.usage is not None:
+        state.meter.restore(state, found.usage)
     return state
 
 
