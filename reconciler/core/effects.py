@@ -38,7 +38,6 @@ from reconciler.core.objects import (
 )
 from reconciler.core.state import PlacementState
 from reconciler.core.usage_meter import METERED
-from reconciler.core.usage_meter import METERED
 
 
 class Dirty(msgspec.Struct):
@@ -63,9 +62,6 @@ def replace(state: PlacementState, kind: str, old: Object | None, new: Object | 
         objects[(new.namespace, new.name)] = new
     elif old is not None:
         objects.pop((old.namespace, old.name), None)
-    item = new or old
-    if item is not None and kind in METERED:
-        state.touched[(kind, item.namespace, item.name, item.uid)] = None
     item = new or old
     if item is not None and kind in METERED:
         state.touched[(kind, item.namespace, item.name, item.uid)] = None

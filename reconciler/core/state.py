@@ -45,7 +45,6 @@ from reconciler.core.objects import (
 )
 from reconciler.core.tenants import Budgets, Claims
 from reconciler.core.usage_meter import Meter, Touched
-from reconciler.core.usage_meter import Meter, Touched
 from reconciler.core.waiting import Ticket
 
 PUBLISH_MILLISECONDS = 1000
@@ -101,10 +100,6 @@ class PlacementState:
         self.ghosts: dict[str, dict[str, int]] = {}
         self.spoken: dict[str, set[str]] = {}
         self.class_resources: dict[str, str] = {}
-
-        self.touched: dict[Touched, None] = {}
-        self.landed: list[Device] = []
-        self.meter = Meter()
 
         self.touched: dict[Touched, None] = {}
         self.landed: list[Device] = []
