@@ -38,6 +38,8 @@ from webhooks.routes import admission
 from webhooks.server import Server
 
 PRUNE_SECONDS = 3600.0
+CERTIFICATE_POLL_SECONDS = 2.0
+"""Two small files are read; a replica that starts waits this long for the certificate it makes."""
 DAY_MILLISECONDS = 86_400_000
 
 log = structlog.get_logger("gpu-binder")
@@ -96,7 +98,9 @@ class Service:
         site = web.TCPSite(health, self.options.metrics_host, self.options.metrics_port)
         await site.start()
         self.metrics_port = int(health.addresses[0][1])
-        self.webhook_port = await self.server.start(self.options.listen_host, self.options.listen_port)
+        self.webhook_port = await self.server.start(
+            self.options.listen_host, self.options.listen_port, certificate_poll_seconds=CERTIFICATE_POLL_SECONDS
+        )
         log.info("started", build=VERSION, webhooks=self.webhook_port, metrics=self.metrics_port)
         halt = asyncio.Event()
         controlling: asyncio.Future[Any] = asyncio.ensure_future(self.controller.run(halt))

@@ -11,8 +11,7 @@ from typing import Any
 
 import yaml
 
-from reconciler.main import main
-from tests.chart.api import Api, Refused, wait_until
+from tests.chart.api import Api, Refused
 from tests.chart.charting import NAMESPACE, ROOT
 
 FINALIZERS = {"GPUDevice": "gpu.cozystack.io/units", "GPUClass": "gpu.cozystack.io/class-in-use"}
@@ -81,9 +80,6 @@ def token_of(server: Api, account: str, bound_to: dict[str, Any] | None = None) 
 
 def run_command(server: Api, arguments: list[str], token: str, directory: Path) -> None:
     """Run a `gpu-binder` command as that account. Raises with its output when it fails."""
-    if arguments[0] not in main.commands:
-        stand_in(server.with_token(token), dict(a.removeprefix("--").split("=", 1) for a in arguments[1:]))
-        return
     config = yaml.safe_load(server.kubeconfig.read_text())
     config["users"][0]["user"] = {"token": token}
     path = directory / "hook.kubeconfig"
@@ -96,21 +92,3 @@ def run_command(server: Api, arguments: list[str], token: str, directory: Path) 
     if done.returncode:
         raise RuntimeError(done.stdout + done.stderr)
 
-
-def stand_in(api: Api, flags: dict[str, str]) -> None:
-    """What `gpu-binder uninstall` has to do, step by step, until the command is there."""
-    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
-        api.delete(kind, flags["webhook-config-name"])
-    where = ("StatefulSet", flags["workload"])
-    api.patch(*where, {"spec": {"replicas": 0}}, flags["namespace"], sub="scale")
-    wait_until(lambda: not api.get(*where, flags["namespace"])["status"].get("replicas"), "the controller stops")
-    for kind, ours in FINALIZERS.items():
-        for item in api.list(kind):
-            kept = [name for name in item["metadata"].get("finalizers", []) if name != ours]
-            body = {"metadata": {"finalizers": kept or None}}
-            wait_until(
-                lambda kind=kind, item=item, body=body: api.patch(
-                    kind, item["metadata"]["name"], body, item["metadata"].get("namespace", "")
-                ),
-                "a finalizer goes",
-            )

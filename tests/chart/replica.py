@@ -4,7 +4,6 @@ Plays the kubelet for the StatefulSet: fills in what a pod would have (names, vo
 configurations here, and stops the process when the set is scaled to zero.
 """
 
-import base64
 import signal
 import socket
 import subprocess
@@ -15,7 +14,6 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-import trustme
 import yaml
 
 from tests.chart.api import Api, wait_until
@@ -23,7 +21,6 @@ from tests.chart.charting import CLUSTER_NAME, NAMESPACE, RELEASE, ROOT
 from tests.chart.hookplayer import token_of
 
 CONFIGURATIONS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
-OF_THE_SECRET = ("tls-secret", "service-name", "webhook-config-name")
 POD = f"{RELEASE}-0"
 READY_SECONDS = 60.0
 
@@ -41,11 +38,10 @@ class Replica:
         self.webhook_port, self.metrics_port = _free_port(), _free_port()
 
     def __enter__(self) -> "Replica":
-        authority = self._certificate()
         command = ["-c", "from reconciler.main import main; main()", *self._arguments()]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen([sys.executable, *command], cwd=ROOT, stdout=log, stderr=log)
-        self._route(authority)
+        self._route()
         pod = {"metadata": {"finalizers": ["test.example/runs"]}}
         wait_until(lambda: self._server.patch("Pod", POD, pod, NAMESPACE), "the pod is made")
         self._follower.start()
@@ -80,8 +76,6 @@ class Replica:
         spec = self._server.get("StatefulSet", RELEASE, NAMESPACE)["spec"]["template"]["spec"]
         command, *flags = spec["containers"][0]["args"]
         given = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
-        for name in OF_THE_SECRET:
-            given.pop(name, None)
         config = yaml.safe_load(self._server.kubeconfig.read_text())
         config["users"][0]["user"] = {"token": token_of(self._server, RELEASE)}
         kubeconfig = self._directory / "replica.kubeconfig"
@@ -101,22 +95,20 @@ class Replica:
         }
         return [command, *(f"--{name}={value}" for name, value in given.items())]
 
-    def _certificate(self) -> str:
-        authority = trustme.CA()
-        pair = authority.issue_cert(f"{RELEASE}.{NAMESPACE}.svc")
-        authority.cert_pem.write_to_path(str(self._directory / "ca.crt"))
-        pair.private_key_pem.write_to_path(str(self._directory / "tls.key"))
-        pair.cert_chain_pems[0].write_to_path(str(self._directory / "tls.crt"))
-        return base64.b64encode(authority.cert_pem.bytes()).decode()
+    def _route(self) -> None:
+        """The configurations keep calling the Service, which is this machine, on this replica's port; their caBundle
+        is the replica's own business, which may write them at the same moment."""
 
-    def _route(self, authority: str) -> None:
-        """The configurations keep calling the Service, which is this machine, on this replica's port."""
-        for kind in CONFIGURATIONS:
-            webhooks = self._server.get(kind, CLUSTER_NAME)["webhooks"]
-            for webhook in webhooks:
-                webhook["clientConfig"]["caBundle"] = authority
+        def routed(kind: str) -> bool:
+            found = self._server.get(kind, CLUSTER_NAME)
+            for webhook in found["webhooks"]:
                 webhook["clientConfig"]["service"]["port"] = self.webhook_port
-            self._server.patch(kind, CLUSTER_NAME, {"webhooks": webhooks})
+            version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+            self._server.patch(kind, CLUSTER_NAME, {"metadata": version, "webhooks": found["webhooks"]})
+            return True
+
+        for kind in CONFIGURATIONS:
+            wait_until(lambda kind=kind: routed(kind), "the webhooks are led here")
 
     def _until_ready(self) -> None:
         deadline = time.monotonic() + READY_SECONDS
