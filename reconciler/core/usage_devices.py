@@ -28,8 +28,6 @@ class Step(NamedTuple):
 
     moment: Moment
     what: What | None
-    again: bool = False
-    """The same as before, after something else that nobody saw."""
 
 
 def slim(device: Device) -> Device:
@@ -72,7 +70,7 @@ def steps(
     if span is not None and span.what == what:
         if before is None or not _anew(before, now):
             return []
-        return [Step(between(since, max(span.start.at, gap), since), what, again=True)]
+        return [Step(between(since, max(span.start.at, gap), since), what)]
     return [*made, Step(_moment(now, since, at, span), what)]
 
 

@@ -82,9 +82,9 @@ class Interval(Model, frozen=True):
     end: Moment
 
 
-def closed(span: Span, end: Moment) -> Interval | None:
-    """The span up to `end`, None where nothing lies between."""
-    return None if end.at <= span.start.at else Interval(span.what, span.start, end)
+def closed(span: Span, end: Moment) -> list[Interval]:
+    """The span up to `end`; nothing where nothing lies between."""
+    return [] if end.at <= span.start.at else [Interval(span.what, span.start, end)]
 
 
 class Timeline(msgspec.Struct, kw_only=True):
@@ -104,9 +104,7 @@ class Timeline(msgspec.Struct, kw_only=True):
         if self.now is not None:
             if self.now.what == what and moment.at >= self.now.start.at:
                 return
-            over = closed(self.now, moment)
-            if over is not None:
-                self.past.append(over)
+            self.past += closed(self.now, moment)
         self.now = None if what is None else Span(what, moment)
 
     def restart(self, old: Moment, new: Moment) -> None:

@@ -1,0 +1,297 @@
+"""Usage against a second-by-second twin, from a leader's journal and from a follower's (U1, U1b, U2, C50)."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from journal import events
+from journal.events import Entry, Event
+from reconciler.core import snapshot
+from reconciler.core.fold import adds_nothing, fold
+from reconciler.core.objects import DEVICE, NODE, POD, VMI, Device, Node, Pod, Vmi
+from reconciler.core.state import PlacementState
+from reconciler.core.usage import Record, UsageFold
+from tests.core.twins.usage import Twin
+from tests.core.world import NS, R, World
+
+SETTLE = 60_000
+LEADERS = (
+    events.Decided,
+    events.WriteSucceeded,
+    events.WriteConflicted,
+    events.WriteFoundGone,
+    events.WriteRejected,
+    events.WriteDropped,
+    events.LeadershipAcquired,
+    events.LeadershipLost,
+)
+
+
+class Story(World):
+    """A world that remembers what a follower would have been told, and what the API held in every second."""
+
+    def __init__(self, **options: Any) -> None:
+        self.told: list[tuple[int, Event]] = []
+        self.twin = Twin()
+        super().__init__(**options)
+
+    def tell(self, event: Event) -> None:
+        self.told.append((self.at, event))
+        super().tell(event)
+
+    def wait(self, seconds: int) -> None:
+        for passed in range(seconds):
+            self.twin.sample(self.at + passed * 1000, self.objects)
+        self.later(seconds)
+
+    def follower(self) -> list[Entry]:
+        """The journal of a replica that saw the same and decided nothing."""
+        state = PlacementState()
+        entries: list[Entry] = []
+        for at, event in self.told:
+            if isinstance(event, LEADERS) or (
+                isinstance(event, events.ObjectObserved) and adds_nothing(state, event)
+            ):
+                continue
+            entry = Entry(state.seq + 1, state.seq + 1, at, event)
+            fold(state, entry)
+            entries.append(entry)
+        return entries
+
+
+def records(entries: list[Entry], now: int, state: PlacementState | None = None) -> list[Record]:
+    """All records of a journal, the open ones up to `now`, in one order."""
+    usage = UsageFold("c1")
+    state = state or PlacementState()
+    found: list[Record] = []
+    for entry in entries:
+        fold(state, entry)
+        found += usage.step(state, entry)
+    found += usage.open(state, now)
+    return sorted(found, key=lambda one: (one.start, one.uid, one.resource_name, one.end))
+
+
+def used(found: list[Record], start: int, end: int) -> Counter[tuple[str, str, str]]:
+    """Unit-seconds of records within a window."""
+    total: Counter[tuple[str, str, str]] = Counter()
+    for one in found:
+        milliseconds = max(0, min(one.end, end) - max(one.start, start)) * one.units
+        assert milliseconds % 1000 == 0
+        if milliseconds:
+            total[(one.uid, one.resource_name, str(one.state))] += milliseconds // 1000
+    return total
+
+
+def check_no_overlap(found: list[Record]) -> None:
+    """No interval overlaps another of its subject, none is empty, none is told twice (U2)."""
+    ends: dict[tuple[str, str], int] = {}
+    for one in found:
+        assert one.start < one.end, one
+        assert one.start >= ends.get((one.uid, one.resource_name), 0), one
+        ends[(one.uid, one.resource_name)] = one.end
+    ids = [one.id for one in found]
+    assert len(ids) == len(set(ids))
+
+
+class Player:
+    """Does one random thing after another, each by its own name in `do`."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.world = Story(settle=SETTLE).ready(("n1", 4), ("n2", 3))
+        assert isinstance(self.world, Story)
+        self.made = 0
+
+    def name(self, what: str) -> str:
+        self.made += 1
+        return f"{what}{self.made}"
+
+    def objects(self, kind: type) -> list[Any]:
+        return [one for one in self.world.objects.values() if isinstance(one, kind)]
+
+    def pick(self, items: list[Any]) -> Any:
+        return self.random.choice(sorted(items, key=lambda one: one.name)) if items else None
+
+    def step(self) -> None:
+        actions = [
+            self.order,
+            self.order,
+            self.start,
+            self.start,
+            self.stop,
+            self.finish,
+            self.raw,
+            self.forge,
+            self.late,
+            self.end_pod,
+            self.shrink,
+            self.grow,
+            self.delete,
+            self.refuse,
+        ]
+        self.random.choice(actions)()
+        self.world.wait(self.random.choice([0, 0, 1, 2, 7, 30, 61, 90]))
+
+    def order(self) -> None:
+        self.world.order(self.name("d"), count=self.random.choice([1, 1, 2]))
+
+    def start(self) -> None:
+        device = self.pick([d for d in self.objects(Device) if d.phase == "Held" and d.deleting is None])
+        if device is None:
+            return
+        vmi = self.name("vm")
+        self.world.ask(vmi, device.name)
+        placed = self.world.device(device.name).placement
+        if placed is None:
+            return
+        self.world.vmi(vmi)
+        extra = self.random.choice([0, 0, 1])
+        pod = self.world.pod(
+            f"virt-launcher-{vmi}", placed.node, device.count + extra, vmi_name=vmi, launcher=True
+        )
+        self.world.wait(self.random.choice([0, 1, 5]))
+        if (VMI.name, NS, vmi) in self.world.objects:
+            self.world.change(VMI, NS, vmi, active_pods={pod.uid: placed.node}, phase="Running", node=placed.node)
+
+    def late(self) -> None:
+        """A launcher whose VMI lists it only after the settling time (U1b)."""
+        vmi = self.name("late")
+        self.world.vmi(vmi)
+        pod = self.world.pod(f"virt-launcher-{vmi}", "n1", 1, vmi_name=vmi, launcher=True)
+        self.world.wait(self.random.choice([10, 70]))
+        if self.random.random() < 0.5:
+            self.world.change(VMI, NS, vmi, active_pods={pod.uid: "n1"}, phase="Running", node="n1")
+
+    def stop(self) -> None:
+        """The VMI goes, its launcher before it, with it, or long after it."""
+        vmi = self.pick(self.objects(Vmi))
+        if vmi is None:
+            return
+        pods = [pod for pod in self.objects(Pod) if pod.uid in vmi.active_pods]
+        first = self.random.random() < 0.5
+        for pod in pods if first else []:
+            self.world.change(POD, NS, pod.name, phase="Succeeded", finished=self.world.at)
+        self.world.gone(VMI, NS, vmi.name)
+        self.world.wait(self.random.choice([0, 3, 100]))
+        for pod in pods:
+            self.world.gone(POD, NS, pod.name)
+
+    def finish(self) -> None:
+        """A shutdown from the guest: the VMI ends and stays (C50)."""
+        vmi = self.pick([vmi for vmi in self.objects(Vmi) if vmi.phase == "Running"])
+        if vmi is None:
+            return
+        for pod in [pod for pod in self.objects(Pod) if pod.uid in vmi.active_pods]:
+            self.world.change(POD, NS, pod.name, phase="Succeeded", finished=self.world.at)
+        self.world.change(VMI, NS, vmi.name, phase="Succeeded")
+
+    def raw(self) -> None:
+        self.world.pod(self.name("raw"), self.random.choice(["n1", "n2", ""]), self.random.choice([1, 2]))
+
+    def forge(self) -> None:
+        vmi = self.pick(self.objects(Vmi))
+        if vmi is not None:
+            self.world.pod(self.name("forged"), "n2", 1, vmi_name=vmi.name, vmi_uid=vmi.uid, launcher=True)
+
+    def end_pod(self) -> None:
+        pod = self.pick([pod for pod in self.objects(Pod) if pod.phase == "Running"])
+        if pod is None:
+            return
+        if self.random.random() < 0.5:
+            self.world.change(POD, NS, pod.name, phase="Failed", finished=self.world.at)
+        else:
+            self.world.gone(POD, NS, pod.name)
+
+    def shrink(self) -> None:
+        node = self.pick(self.objects(Node))
+        self.world.change(NODE, "", node.name, allocatable={R: self.random.choice([0, 1])})
+
+    def grow(self) -> None:
+        node = self.pick(self.objects(Node))
+        self.world.change(NODE, "", node.name, allocatable={R: 4})
+
+    def delete(self) -> None:
+        device = self.pick([d for d in self.objects(Device) if d.deleting is None])
+        if device is not None:
+            self.world.change(DEVICE, NS, device.name, deleting=self.world.at)
+
+    def refuse(self) -> None:
+        """A start that no node can take."""
+        device = self.pick([d for d in self.objects(Device) if d.phase == "Held" and d.deleting is None])
+        if device is not None:
+            constraints = msgspec.structs.replace(_NOWHERE)
+            self.world.ask(self.name("vm"), device.name, constraints=constraints)
+
+
+_NOWHERE = events and __import__("reconciler.core.objects", fromlist=["Constraints"]).Constraints(
+    node_selector={"zone": "nowhere"}
+)
+
+
+def play(seed: int, steps: int) -> Story:
+    player = Player(seed)
+    for _ in range(steps):
+        player.step()
+    player.world.wait(1)
+    return player.world
+
+
+@given(seed=st.integers(0, 2**32), steps=st.integers(1, 40), data=st.data())
+@settings(max_examples=120, deadline=None)
+def test_u2_unit_seconds_in_equal_unit_seconds_out_for_any_window(seed: int, steps: int, data: Any) -> None:
+    """U1, U1b, U2: the records sum to the twin's seconds, in total and within any window."""
+    world = play(seed, steps)
+    found = records(world.entries, world.at)
+    check_no_overlap(found)
+    first = 1_000_000
+    assert used(found, first, world.at) == world.twin.used(SETTLE, first, world.at)
+    seconds = (world.at - first) // 1000
+    start = first + data.draw(st.integers(0, seconds)) * 1000
+    end = start + data.draw(st.integers(0, seconds)) * 1000
+    assert used(found, start, min(end, world.at)) == world.twin.used(SETTLE, start, min(end, world.at))
+
+
+@given(seed=st.integers(0, 2**32), steps=st.integers(1, 40))
+@settings(max_examples=80, deadline=None)
+def test_u1_leader_and_follower_export_the_same_bytes(seed: int, steps: int) -> None:
+    """U1: ids and times come from the objects, so who decided does not show."""
+    world = play(seed, steps)
+    follower = world.follower()
+    assert not any(isinstance(entry.event, LEADERS) for entry in follower)
+    leaders = msgspec.json.encode(records(world.entries, world.at))
+    assert leaders == msgspec.json.encode(records(follower, world.at))
+
+
+@given(seed=st.integers(0, 2**32), steps=st.integers(1, 30), cut=st.floats(0, 1))
+@settings(max_examples=80, deadline=None)
+def test_j6_a_journal_pruned_at_a_snapshot_goes_on_with_the_same_records(
+    seed: int, steps: int, cut: float
+) -> None:
+    """J6, U2: what closes after the snapshot, and what is open, is the same from the whole journal."""
+    world = play(seed, steps)
+    at = int(len(world.entries) * cut)
+    state = PlacementState()
+    before = UsageFold("c1")
+    early: list[Record] = []
+    for entry in world.entries[:at]:
+        fold(state, entry)
+        early += before.step(state, entry)
+    restored = snapshot.restore(snapshot.export(state))
+    late = records(world.entries[at:], world.at, restored)
+    whole = records(world.entries, world.at)
+    together = sorted([*early, *late], key=lambda one: (one.start, one.uid, one.resource_name, one.end))
+    assert together == whole
+
+
+def test_u1_a_step_without_its_fold_is_told() -> None:
+    """A step beside a state that has not seen the entry would bill the wrong moment."""
+    world = Story().ready(("n1", 1))
+    with pytest.raises(ValueError, match="has not been folded"):
+        list(UsageFold("c1").step(PlacementState(), world.entries[-1]))
