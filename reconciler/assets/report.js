@@ -60,6 +60,7 @@
     note(name, bar[0]);
   });
   const haystack = searchOf.map((words) => [...new Set(words)].join("\n").toLowerCase());
+  const placeOf = new Map([...data.bars.entries(), ...data.marks.entries()].map(([index, item]) => [item, index]));
   const lossesOf = new Map();
   const indexOf = new Map(data.nodes.map((name, index) => [name, index]));
   data.marks.forEach((mark) => {
@@ -104,7 +105,9 @@
 
   /* Charts. */
 
-  const visible = () => view.range || [data.start, Math.max(data.end, data.start + 1000)];
+  /* The whole time has a little room at both ends, so that marks at the very end can be seen and clicked. */
+  const room = Math.max((data.end - data.start) / 80, 500);
+  const visible = () => view.range || [data.start - room, data.end + room];
 
   function layout(extra) {
     const ink = css("--ink");
@@ -120,7 +123,6 @@
       ...extra,
       xaxis: { ...axis, type: "date", range: visible(), hoverformat: "%Y-%m-%d %H:%M:%S", ...(extra.xaxis || {}) },
       yaxis: { ...axis, ...(extra.yaxis || {}) },
-      ...(extra.yaxis2 ? { yaxis2: { ...axis, ...extra.yaxis2 } } : {}),
     };
   }
 
@@ -177,28 +179,38 @@
       step("served", served, css("--ink"), "solid"),
       step("held, running nowhere", held, css("--accent"), "dot"),
     ];
+    return draw("units", traces, {
+      height: 330,
+      hovermode: "x",
+      yaxis: { rangemode: "tozero", title: { text: "units" } },
+      legend: { orientation: "h", x: 0, y: -0.16, yanchor: "top" },
+      margin: { l: 130, r: 16, t: 4, b: 80 },
+    });
+  }
+
+  function drawEvents() {
     const marks = shownMarks();
-    for (const [kind, style] of Object.entries(MARKS)) {
+    const traces = Object.entries(MARKS).map(([kind, style]) => {
       const own = marks.filter((mark) => mark.kind === kind);
-      traces.push({
-        name: style.label, x: own.map((mark) => mark.at), y: own.map(() => style.row), yaxis: "y2",
-        mode: "markers", showlegend: false, customdata: own.map((mark) => data.marks.indexOf(mark)),
+      return {
+        name: style.label, x: own.map((mark) => mark.at), y: own.map(() => style.row), mode: "markers",
+        customdata: own.map((mark) => placeOf.get(mark)),
         text: own.map((mark) => plain(`${mark.subject}${mark.node ? " on " + mark.node : ""} ${mark.reason || ""}`)),
         hovertemplate: `${style.label}: %{text}<br>%{x}<extra></extra>`,
         marker: { symbol: style.symbol, size: 11, color: css(`--${kind}`), opacity: 0.85 },
-      });
-    }
+      };
+    });
     const rows = Object.values(MARKS);
-    return draw("units", traces, {
-      height: 400,
-      hovermode: "x",
-      yaxis: { domain: [0, 0.74], rangemode: "tozero", title: { text: "units" } },
-      yaxis2: {
-        domain: [0.79, 1], range: [-0.6, 2.6], tickvals: rows.map((row) => row.row),
-        ticktext: rows.map((row) => row.label), fixedrange: true, zeroline: false,
+    return draw("events", traces, {
+      height: 100,
+      hovermode: "closest",
+      showlegend: false,
+      xaxis: { showticklabels: false },
+      yaxis: {
+        range: [-0.6, 2.6], tickvals: rows.map((row) => row.row), ticktext: rows.map((row) => row.label),
+        fixedrange: true, zeroline: false,
       },
-      legend: { orientation: "h", x: 0, y: -0.12, yanchor: "top" },
-      margin: { l: 130, r: 16, t: 8, b: 70 },
+      margin: { l: 130, r: 16, t: 4, b: 4 },
     });
   }
 
@@ -218,8 +230,8 @@
     const width = (to - from) / COLUMNS;
     const ends = Array.from({ length: COLUMNS }, (_, index) => from + width * (index + 1));
     const rows = [...nodes].reverse();
-    const z = rows.map((node) => sampled(seriesOf.get(key(node, view.resource)), ends).map((point) => {
-      if (point === null || point[1] === 0) return null;
+    const z = rows.map((node) => sampled(seriesOf.get(key(node, view.resource)), ends).map((point, column) => {
+      if (point === null || point[1] === 0 || ends[column] - width > data.end) return null;
       return point[1] < 0 ? -1 : Math.round((100 * (point[2] + point[3])) / point[1]);
     }));
     const over = z.map((row) => row.map((share) => (share === null ? null : Math.min(share, 100))));
@@ -237,7 +249,7 @@
     };
     const losses = {
       mode: "markers", x: lost.map((mark) => mark.at), y: lost.map((mark) => place.get(mark.node)), showlegend: false,
-      customdata: lost.map((mark) => data.marks.indexOf(mark)),
+      customdata: lost.map((mark) => placeOf.get(mark)),
       text: lost.map((mark) => plain(`${mark.subject} on ${mark.node}`)),
       hovertemplate: "Lost: %{text}<br>%{x}<extra></extra>",
       marker: { symbol: "x", size: 9, color: css("--lost"), line: { width: 1, color: css("--back") } },
@@ -338,7 +350,7 @@
       textposition: "inside", insidetextanchor: "start", textangle: 0, constraintext: "none", cliponaxis: true,
       insidetextfont: { color: dark.matches ? "#10151c" : "#ffffff", size: 11 },
       customdata: bars.map(([bar]) => [
-        data.bars.indexOf(bar), plain(`${word(bar[4])}/${word(bar[5])}`),
+        placeOf.get(bar), plain(`${word(bar[4])}/${word(bar[5])}`),
         word(bar[6]) ? plain(`VM ${word(bar[6])}, `) : "", count(bar[8], "unit"), KINDS[bar[3]],
         `${moment(time(bar[1]))} to ${bar[11] ? "now" : moment(time(bar[2]))}`,
       ]),
@@ -444,7 +456,7 @@
       const verdict = chosen ? "chosen" : group.why ? "no" : "fits";
       const left = group.why ? "" : found.action === "Bind" && !chosen ? `would leave ${group.left} free` : `${group.left} left`;
       const which = names.length <= 3 ? names.join(", ") : make("details", {},
-        make("summary", {}, `${names[0]} and ${count(names.length - 1, "more")}`.replace("mores", "more")), names.join(", "));
+        make("summary", {}, `${names[0]} and ${(names.length - 1).toLocaleString("en")} more`), names.join(", "));
       return make("tr", {},
         make("td", { class: "wrap" }, which),
         make("td", {}, verdict),
@@ -483,7 +495,7 @@
         (data.step > 1 ? `; changes within ${data.step / 1000} s of each other are drawn as one` : "")
       : "nothing served";
     drawTable();
-    return Promise.all([drawUnits(), drawNodes(nodes), drawHolders(nodes)]);
+    return Promise.all([drawEvents(), drawUnits(), drawNodes(nodes), drawHolders(nodes)]);
   }
 
   function filterChanged() {

@@ -1,0 +1,277 @@
+"""The report's page in a real browser: it opens from a file, asks nothing of the network, shows the loss, and a click
+explains it (J7). Readable at a thousand nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from reconciler.core.objects import NODE, Node
+from reconciler.core.vocabulary import SCHEDULABLE_LABEL
+from reconciler.report import gather
+from reconciler.report_page import page
+from tests.core.world import NS, R, World
+from tests.edges.test_report import HOSTILE, journal_of, refused, story
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1500,2200",
+)  # fmt: skip
+
+if not os.environ.get("CI"):
+    pytest.importorskip("selenium", reason="no browser test without selenium: pip install 'gpu-binder[test]'")
+    if not (BROWSER and DRIVER):
+        pytest.skip("no browser: apt-get install chromium chromium-driver", allow_module_level=True)
+
+from selenium import webdriver  # noqa: E402
+from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+
+PATIENCE_SECONDS = 30
+"""A slow machine may take its time; a page that never gets ready fails."""
+
+
+class Browser:
+    """One page in one browser, and what a person does with it."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def open(self, text: str, path: Path) -> None:
+        path.write_text(text, encoding="utf-8")
+        self.driver.get_log("performance")
+        self.driver.get_log("browser")
+        self.driver.get(path.as_uri())
+        self.until("return document.documentElement.dataset.ready === 'yes'")
+
+    def until(self, script: str) -> Any:
+        return WebDriverWait(self.driver, PATIENCE_SECONDS).until(lambda driver: driver.execute_script(script))
+
+    def run(self, script: str) -> Any:
+        return self.driver.execute_script(script)
+
+    @property
+    def panel(self) -> str:
+        found: str = self.driver.find_element(By.ID, "panel").text
+        return found
+
+    @property
+    def errors(self) -> list[Any]:
+        return [line for line in self.driver.get_log("browser") if line["level"] in ("SEVERE", "WARNING")]
+
+    @property
+    def requests(self) -> list[str]:
+        """Every address asked for since the page was opened."""
+        lines = [json.loads(line["message"])["message"] for line in self.driver.get_log("performance")]
+        sent = [line["params"]["request"]["url"] for line in lines if line["method"] == "Network.requestWillBeSent"]
+        return [url for url in sent if not url.startswith(("data:", "blob:"))]
+
+    def marks(self, kind: int) -> list[Any]:
+        """Marks of the strip, by its traces: refused, lost, returned."""
+        traces = self.driver.find_elements(By.CSS_SELECTOR, "#events .scatterlayer .trace")
+        found: list[Any] = traces[kind].find_elements(By.CSS_SELECTOR, ".point")
+        return found
+
+    def click(self, element: Any) -> None:
+        """As a hand does it: the chart sees the pointer come before it is pressed."""
+        self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+        ActionChains(self.driver).move_to_element(element).pause(0.3).click().perform()
+
+    def bars(self) -> list[Any]:
+        found: list[Any] = self.driver.find_elements(By.CSS_SELECTOR, "#holders .barlayer .point path")
+        return found
+
+    def choose(self, text: str) -> None:
+        box = self.driver.find_element(By.ID, "filter")
+        box.clear()
+        box.send_keys(text)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    options = webdriver.ChromeOptions()
+    for flag in FLAGS:
+        options.add_argument(flag)
+    options.binary_location = BROWSER or ""
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER or "chromedriver"))
+    try:
+        yield Browser(driver)
+    finally:
+        driver.quit()
+
+
+def test_j7_the_page_opens_from_a_file_without_errors_or_requests(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    browser.open(page(gather(journal_of(story())), "journal.db"), path)
+    assert browser.driver.title.startswith("GPU units, ")
+    assert browser.requests == [path.as_uri()]
+    assert browser.errors == []
+    assert [len(browser.marks(kind)) for kind in range(3)] == [2, 1, 1]
+    assert len(browser.bars()) == 4
+    legend = browser.run("return document.querySelector('#units .legend').textContent")
+    assert all(word in legend for word in ("placed", "raw use", "free", "served"))
+    assert "6 served, 2 placed, 0 raw, 4 free" in browser.run(
+        "return document.getElementById('units-note').textContent"
+    )
+
+
+def test_p4_a_click_on_the_loss_explains_it(browser: Browser, tmp_path: Path) -> None:
+    browser.open(page(gather(journal_of(story())), "journal.db"), tmp_path / "page.html")
+    browser.click(browser.marks(1)[0])
+    browser.until("return document.getElementById('panel').textContent.includes('Lose')")
+    assert f"Lose {NS}/d1 on n1" in browser.panel
+    assert f"node n1 serves 1 {R} and 2 are placed there" in browser.panel
+    assert "Every node (1)" in browser.panel
+    assert browser.errors == []
+
+
+def test_j7_a_click_on_a_refusal_or_a_bar_shows_every_node_and_every_budget(browser: Browser, tmp_path: Path) -> None:
+    world = story()
+    world.quotas("a", {R: 7})
+    refused(world, "6 units were asked for", ("a10", 6), name="large")
+    browser.open(page(gather(journal_of(world)), "journal.db"), tmp_path / "page.html")
+    browser.click(browser.marks(0)[2])
+    browser.until("return document.getElementById('panel').textContent.includes('large')")
+    for words in ("NoFreeUnits", "Every node (2)", "n1", "n2", "Budgets on the way up", "tenant-root", "7"):
+        assert words in browser.panel, words
+    browser.click(browser.bars()[0])
+    browser.until("return document.getElementById('panel').textContent.includes('Bind')")
+    assert f"Bind {NS}/vm on n1" in browser.panel and "chosen" in browser.panel
+    line = browser.driver.find_elements(By.CSS_SELECTOR, "#marks tbody button")[-1]
+    line.click()
+    assert f"RefuseOrder {NS}/waits" in browser.panel
+
+
+def test_j7_the_filter_finds_nodes_by_what_they_hold(browser: Browser, tmp_path: Path) -> None:
+    world = story()
+    world.tenant("b")
+    world.node("n3", 1)
+    world.order("other", ns="tenant-b")
+    world.start("machine", "other", ns="tenant-b")
+    browser.open(page(gather(journal_of(world)), "journal.db"), tmp_path / "page.html")
+    browser.choose("TENANT-B")
+    browser.until("return document.getElementById('nodes-note').textContent.startsWith('1 node of 3')")
+    assert browser.run("return document.getElementById('holders-note').textContent").startswith("nodes 1 to 1 of 1")
+    assert browser.run("return document.querySelectorAll('#marks tbody tr').length") == 0
+    assert browser.errors == []
+
+
+def test_j7_hostile_names_stay_text(browser: Browser, tmp_path: Path) -> None:
+    world = World().ready((HOSTILE, 1))
+    world.order("d1")
+    world.start(HOSTILE, "d1")
+    refused(world, HOSTILE, ("a10", 2), name=HOSTILE)
+    world.later(60)
+    browser.open(page(gather(journal_of(world)), HOSTILE), tmp_path / "page.html")
+    assert HOSTILE in browser.driver.find_element(By.TAG_NAME, "header").text
+    browser.driver.find_element(By.CSS_SELECTOR, "#marks tbody button").click()
+    assert HOSTILE in browser.panel
+    browser.click(browser.bars()[0])
+    browser.until("return document.getElementById('panel').textContent.includes('Bind')")
+    assert HOSTILE in browser.panel
+    assert browser.run("return document.querySelector('#holders .ytick text').textContent").startswith(HOSTILE[:20])
+    assert browser.run("return window.hacked") is None
+    assert browser.run("return document.querySelectorAll('img, a[href]').length") == 0
+    assert browser.errors == []
+    assert len(browser.requests) == 1
+
+
+@pytest.fixture(scope="module")
+def thousand() -> str:
+    """A thousand nodes of eight units, a third in use, one lost and one silent."""
+    world = World()
+    for index in range(1000):
+        world.node(f"gpu-{index:04}", 8)
+    world.gpu_class()
+    world.kubevirt()
+    world.tenant("a")
+    world.sync()
+    for index in range(60):
+        world.at += 30_000
+        world.order(f"d{index}", count=8)
+        world.start(f"vm{index}", f"d{index}", units=8)
+    lost = world.device("d7").placement
+    assert lost is not None
+    world.change(NODE, "", lost.node, allocatable={R: 0})
+    world.later(61)
+    silent = world.objects[(NODE.name, "", "gpu-0999")]
+    assert isinstance(silent, Node) and SCHEDULABLE_LABEL in silent.labels
+    world.put(NODE, msgspec.structs.replace(silent, ready=False))
+    world.later(60)
+    refused(world, "9 units were asked for", ("a10", 9), name="large")
+    world.later(600)
+    return page(gather(journal_of(world)), "journal.db")
+
+
+def test_j7_a_thousand_nodes_open_with_the_aggregate_first(browser: Browser, tmp_path: Path, thousand: str) -> None:
+    assert len(thousand) < 8_000_000
+    browser.open(thousand, tmp_path / "page.html")
+    note = browser.run("return document.getElementById('nodes-note').textContent")
+    assert note.startswith("1,000 nodes of 1,000")
+    assert "7984 served, 472 placed" in browser.run("return document.getElementById('units-note').textContent")
+    assert "1 node silent" in browser.run("return document.getElementById('units-note').textContent")
+    assert 0 < len(browser.bars()) < 50
+    first = browser.run(
+        "return document.querySelector('#holders .ytick:last-child text, #holders .ytick text').textContent"
+    )
+    assert first.startswith("gpu-")
+    browser.click(browser.marks(1)[0])
+    browser.until("return document.getElementById('panel').textContent.includes('Lose')")
+    assert f"Lose {NS}/d7" in browser.panel
+    browser.click(browser.marks(0)[0])
+    browser.until("return document.getElementById('panel').textContent.includes('large')")
+    assert "Every node (1,000)" in browser.panel
+    names = browser.run(
+        "return [...document.querySelectorAll('#panel tbody td:first-child')].map((cell) => cell.textContent).join(' ')"
+    )
+    assert all(f"gpu-{index:04}" in names for index in range(1000))
+    browser.choose("gpu-0999")
+    browser.until("return document.getElementById('nodes-note').textContent.startsWith('1 node of 1,000')")
+    assert browser.errors == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_j7_the_page_follows_the_readers_colour_scheme(browser: Browser, tmp_path: Path, scheme: str) -> None:
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    try:
+        browser.open(page(gather(journal_of(story())), "journal.db"), tmp_path / "page.html")
+        back, ink = browser.run(
+            "const style = getComputedStyle(document.body); return [style.backgroundColor, style.color]"
+        )
+        tick = browser.run("return getComputedStyle(document.querySelector('#units .xtick text')).fill")
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert (brightness(back) > brightness(ink)) == (scheme == "light")
+    assert tick == ink
+
+
+def brightness(colour: str) -> int:
+    return sum(int(part) for part in colour[colour.index("(") + 1 : -1].split(",")[:3])
+
+
+def test_j7_everything_on_the_page_can_be_reached_by_keyboard_and_has_a_name(browser: Browser, tmp_path: Path) -> None:
+    browser.open(page(gather(journal_of(story())), "journal.db"), tmp_path / "page.html")
+    unnamed = browser.run(
+        """return [...document.querySelectorAll('select, input, button')].filter(
+             (item) => !item.textContent.trim() && !item.closest('label')).length"""
+    )
+    assert unnamed == 0
+    assert browser.run("return document.documentElement.lang") == "en"
+    assert (
+        browser.run("return document.querySelectorAll('figure[aria-labelledby], section[aria-labelledby]').length") == 4
+    )
+    assert browser.run("return document.getElementById('panel').getAttribute('aria-live')") == "polite"
+    assert browser.run("return document.querySelectorAll('#marks tbody button').length") == 4
