@@ -43,14 +43,28 @@ Plain = tuple[int, int, str, str]
 
 
 class Agenda:
-    """Open questions and the deadlines that will open more."""
+    """Open questions and the deadlines that will open more.
+
+    Closed until this replica leads: one that never does would collect a question about every object there ever
+    was. Whoever opens it asks everything anew.
+    """
 
     def __init__(self) -> None:
+        self.closed = True
         self._open: SortedSet[Question] = SortedSet()
         self._deadlines: SortedSet[tuple[int, Question]] = SortedSet()
 
+    def open(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        """Drop every question; deadlines go as they pass."""
+        self.closed = True
+        self._open.clear()
+
     def put(self, question: Question) -> None:
-        self._open.add(question)
+        if not self.closed:
+            self._open.add(question)
 
     def take(self) -> Question | None:
         """Remove and return the first question."""
@@ -66,7 +80,7 @@ class Agenda:
     def reach(self, now: int) -> None:
         """Open every question whose deadline has passed."""
         while self._deadlines and self._deadlines[0][0] <= now:
-            self._open.add(self._deadlines.pop(0)[1])
+            self.put(self._deadlines.pop(0)[1])
 
     @property
     def next_deadline(self) -> int | None:

@@ -20,6 +20,8 @@ from reconciler.core.shapes import from_ms
 from reconciler.core.state import PlacementState
 from reconciler.core.vocabulary import CONDITION_HELD, DEVICE_FINALIZER, Outcome, Phase
 
+ACCEPTED = "the units are held for this order"
+
 ANSWER_SHARES = 50
 """A class's pending orders are looked at again in so many parts, one a second: within the minute that state.py
 leaves between rounds, and a start's answer never queues behind more than a fiftieth of them."""
@@ -103,7 +105,7 @@ def order(state: PlacementState, question: Question) -> Decision | None:
         Phase.HELD,
         state.now,
         observed_generation=device.generation,
-        conditions=held(device, True, "Accepted", "the units are held for this order", state.now),
+        conditions=held(device, True, "Accepted", ACCEPTED, state.now),
     )
     return Decision(
         action=Action.HOLD,
@@ -167,11 +169,9 @@ def _refuse_order(state: PlacementState, device: Device, refusal: Refusal) -> De
 def request(state: PlacementState, question: Question) -> Decision | None:
     """Answer a request whose whole set carries it; an incomplete one waits (B2)."""
     devices = state.devices_of_request(question.name)
-    if not complete(devices):
+    if not complete(devices) or settled_set(devices):
         return None
     if not all(state.settled(device) for device in devices):
-        return None
-    if all(answered(device) for device in devices) and _agree(devices):
         return None
     start = start_of(devices)
     verdict = checks.judge_start(state, start)
@@ -196,7 +196,7 @@ def complete(devices: list[Device]) -> bool:
     )
 
 
-def _agree(devices: list[Device]) -> bool:
+def agree(devices: list[Device]) -> bool:
     """All refused, or all bound and still on the one node the answers name."""
     answers = [device.bind_answer for device in devices if device.bind_answer is not None]
     if any(answer.outcome != answers[0].outcome or answer.node != answers[0].node for answer in answers):
@@ -204,6 +204,11 @@ def _agree(devices: list[Device]) -> bool:
     if answers[0].outcome == Outcome.REFUSED:
         return True
     return all(device.placement is not None for device in devices)
+
+
+def settled_set(devices: list[Device]) -> bool:
+    """The set has its answer, and no leader would decide it anew."""
+    return complete(devices) and all(answered(device) for device in devices) and agree(devices)
 
 
 def start_of(devices: list[Device]) -> Start:
@@ -268,6 +273,9 @@ def _refuse_bind(state: PlacementState, devices: list[Device], refusal: Refusal)
             phase,
             state.now,
             placement=kept,
+            conditions=held(device, True, "Accepted", ACCEPTED, state.now)
+            if device.phase == Phase.BOUND
+            else device.conditions,
             bind_answer=BindAnswer(
                 request_id=device.bind_request.id,
                 outcome=Outcome.REFUSED.value,

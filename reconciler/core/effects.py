@@ -40,6 +40,11 @@ from reconciler.core.state import PlacementState
 from reconciler.core.usage_meter import METERED
 
 
+OLD_VMI_MILLISECONDS = 10_000
+"""A VMI made so much before a start asked for its devices is an earlier one of that name, of whose end we have not
+heard yet. Above what clocks differ, below what a VM takes to stop."""
+
+
 class Dirty(msgspec.Struct):
     """What has to be counted anew after one event."""
 
@@ -171,11 +176,15 @@ def _pod(state: PlacementState, old: Pod | None, new: Pod | None, dirty: Dirty) 
             continue
         if pod.node and not pod.terminal:
             state.memory_on[pod.node] += sign * pod.memory
+            if not state.memory_on[pod.node]:
+                del state.memory_on[pod.node]
         if pod.requests:
             dirty.pods.add(pod.uid)
             if pod.node:
                 on_node = state.gpu_pods_on.setdefault(pod.node, set())
                 (on_node.add if sign > 0 else on_node.discard)(pod.uid)
+                if not on_node:
+                    del state.gpu_pods_on[pod.node]
                 dirty.nodes.add(pod.node)
         if sign < 0:
             state.pod_by_uid.pop(pod.uid, None)
@@ -205,9 +214,21 @@ def note_vmi(state: PlacementState, device: Device, vmi: Vmi) -> None:
     under the same name inherits nothing (P5, R10)."""
     if device.attachment is None or vmi.final:
         return
+    if vmi.created < device.attachment.since - OLD_VMI_MILLISECONDS:
+        return
     request, _, _ = state.seen_vmis.get(device.uid, "").partition("/")
     if request != device.attachment.request_id or not state.seen_vmis.get(device.uid):
         state.seen_vmis[device.uid] = f"{device.attachment.request_id}/{vmi.uid}"
+
+
+def _note_attachment(state: PlacementState, device: Device) -> None:
+    """When an attachment was first seen: its grace time is told by one clock, not by the webhook's (P5)."""
+    if device.attachment is None and not device.template:
+        state.attached_since.pop(device.uid, None)
+        return
+    request = device.attachment.request_id if device.attachment is not None else ""
+    if state.attached_since.get(device.uid, (None, 0))[0] != request:
+        state.attached_since[device.uid] = (request, state.now)
 
 
 def _ask_devices(state: PlacementState, namespace: str, vmi_name: str) -> None:
@@ -232,7 +253,11 @@ def _device(state: PlacementState, old: Device | None, new: Device | None, dirty
     if new is None and old is not None:
         state.seen_vmis.pop(old.uid, None)
         state.unfenced.discard(old.uid)
+        state.unfenceable.discard(old.uid)
+        state.attached_since.pop(old.uid, None)
+        _forget_class(state, old.class_name, dirty)
     if new is not None:
+        _note_attachment(state, new)
         if new.attachment is not None:
             vmi = state.vmi(new.namespace, new.attachment.vmi_name)
             if vmi is not None:
@@ -278,9 +303,17 @@ def _class(state: PlacementState, old: GpuClass | None, new: GpuClass | None, di
                 _touch_vmi(state, device.namespace, device.attachment.vmi_name, dirty)
     if (old is None) != (new is None) or (old and new and old.uid != new.uid):
         dirty.budgets = True
+    _forget_class(state, item.name, dirty)
     if old is None or new is None or _judged(old) != _judged(new):
         state.ask_orders([item.name])
     state.agenda.put(Question(Topic.CLASS, 0, item.name))
+
+
+def _forget_class(state: PlacementState, name: str, dirty: Dirty) -> None:
+    """A class that is gone sells its name to nobody once its last device is gone: no budget key means it (K3)."""
+    if name in state.class_resources and state.gpu_class(name) is None and not state.devices.by_class.get(name):
+        del state.class_resources[name]
+        dirty.budgets = True
 
 
 def _judged(found: GpuClass) -> tuple[object, ...]:

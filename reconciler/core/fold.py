@@ -14,7 +14,7 @@ import msgspec
 
 from journal import events
 from journal.events import Entry
-from reconciler.core import effects, nodes
+from reconciler.core import binds, effects, nodes
 from reconciler.core.agenda import Question, Topic
 from reconciler.core.decisions import Decision, Verb
 from reconciler.core.device_index import holds_units, pending_order
@@ -34,6 +34,10 @@ from reconciler.core.vocabulary import Phase
 
 RETRY_REJECTED_MILLISECONDS = 30_000
 """A write the API server refused for good is tried again this much later, in case its rules changed."""
+
+RETRY_DROPPED_MILLISECONDS = 1_000
+"""A write that did not go out, or an object that was made by someone else and not seen yet, is decided anew this
+much later: at once would be a storm of decisions while nothing changes."""
 
 
 def fold(state: PlacementState, entry: Entry) -> None:
@@ -88,12 +92,19 @@ def _older(version: str, own: str) -> bool:
 
 def _started(state: PlacementState, event: events.ControllerStarted) -> None:
     state.identity = event.identity
-    state.epoch = None
-    state.unfenced.clear()
+    _stand_down(state)
     for key in sorted(state.pending):
         _take_back(state, key, stale=True)
+    state.pending_keys.clear()
     state.listed.clear()
     state.missing.clear()
+
+
+def _stand_down(state: PlacementState) -> None:
+    state.epoch = None
+    state.unfenced.clear()
+    state.unfenceable.clear()
+    state.agenda.close()
 
 
 def _settings(state: PlacementState, event: events.SettingsLoaded) -> None:
@@ -113,12 +124,27 @@ def _observed(state: PlacementState, event: events.ObjectObserved) -> None:
         known = None
     state.pending.pop(f"{event.kind}/{event.namespace}/{event.name}", None)
     if known is not None and known.resource_version != event.resource_version:
-        state.unfenced.discard(event.uid)
+        _fenced(state, event.uid)
+        _heed(state, known, seen)
     if event.uid in state.pending:
         pending = state.pending[event.uid]
         state.pending[event.uid] = msgspec.structs.replace(pending, base=event.object)
         return
     effects.replace(state, event.kind, known, seen)
+
+
+def _fenced(state: PlacementState, uid: str) -> None:
+    state.unfenced.discard(uid)
+    state.unfenceable.discard(uid)
+
+
+def _heed(state: PlacementState, known: Object, seen: Object) -> None:
+    """Another leader fences devices while this replica still believes in its term, as one does whose process was
+    stopped for a while, its timers with it: it decides nothing more (J5)."""
+    if state.epoch is None or not isinstance(known, Device) or not isinstance(seen, Device):
+        return
+    if seen.epoch not in (known.epoch, str(state.epoch)):
+        _stand_down(state)
 
 
 def _unreadable(state: PlacementState, event: events.ObjectUnreadable) -> None:
@@ -132,17 +158,27 @@ def _unreadable(state: PlacementState, event: events.ObjectUnreadable) -> None:
             namespace=event.namespace,
             uid=event.uid,
             resource_version=event.resource_version,
+            created=known.created if known is not None and known.uid == event.uid else state.now,
             error=event.error,
         )
         effects.replace(state, event.kind, known, broken)
     elif known is not None and known.uid != event.uid and event.kind != KUBEVIRT.name:
         _forget(state, event.kind, known)
+    if event.kind == GPU_NODE.name:
+        state.silent.add(event.name)
+        nodes.refresh(state, event.name)
+    if event.uid in state.unfenced:
+        state.unfenced.discard(event.uid)
+        state.unfenceable.add(event.uid)
 
 
 def _deleted(state: PlacementState, event: events.ObjectDeleted) -> None:
     found = state.unreadable.get((event.kind, event.namespace, event.name))
     if found is not None and found.uid == event.uid:
         del state.unreadable[(event.kind, event.namespace, event.name)]
+        if event.kind == GPU_NODE.name:
+            state.silent.discard(event.name)
+            nodes.refresh(state, event.name)
     known = state.get(event.kind, event.namespace, event.name)
     if known is not None and known.uid == event.uid:
         _forget(state, event.kind, known)
@@ -152,6 +188,7 @@ def _forget(state: PlacementState, kind: str, known: Object) -> None:
     state.pending.pop(known.uid, None)
     state.stale.discard(known.uid)
     state.own_versions.pop(known.uid, None)
+    state.rejections.pop(known.uid, None)
     effects.replace(state, kind, known, None)
 
 
@@ -176,27 +213,33 @@ def _silenced(state: PlacementState, event: events.ReportSilenced) -> None:
 
 
 def _acquired(state: PlacementState, event: events.LeadershipAcquired) -> None:
+    _stand_down(state)
+    state.rejections.clear()
     state.epoch = event.epoch
-    state.unfenced.clear()
+    state.agenda.open()
     for device in state.all_devices():
         _note_unfenced(state, device)
+    effects.refresh_all(state)
 
 
 def _note_unfenced(state: PlacementState, device: Device) -> None:
     """A device whose grant an older leader may still have under way has to be touched first (J5)."""
-    grantable = pending_order(device) or device.bind_request is not None or device.phase == Phase.LOST
-    if grantable and not holds_units(device) and device.epoch != str(state.epoch):
-        state.unfenced.add(device.uid)
-        state.agenda.put(Question(Topic.FENCE, 0, device.uid))
+    grantable = pending_order(device) or device.phase == Phase.LOST
+    if device.bind_request is not None and not grantable:
+        whole = state.devices_of_request(device.bind_request.id)
+        grantable = not holds_units(device) or not binds.settled_set(whole)
+    if grantable and device.epoch != str(state.epoch):
+        (state.unfenced if state.readable(device) else state.unfenceable).add(device.uid)
 
 
 def _lost_lead(state: PlacementState, event: events.LeadershipLost) -> None:
-    state.epoch = None
-    state.unfenced.clear()
+    _stand_down(state)
 
 
 def _time(state: PlacementState, event: events.TimeReached) -> None:
     """The entry's time is all there is to know."""
+    for key in [key for key, until in state.rejections.items() if until <= state.now]:
+        del state.rejections[key]
 
 
 def _refused(state: PlacementState, event: events.AdmissionRefused) -> None:
@@ -226,7 +269,7 @@ def _succeeded(state: PlacementState, event: events.WriteSucceeded) -> None:
         return
     base = None if pending.base == ABSENT else decode_object(kind, pending.base)
     if base is not None and _older(event.resource_version, base.resource_version):
-        state.unfenced.discard(key)
+        _fenced(state, key)
         if isinstance(known, Device):
             state.landed.append(known)
         effects.replace(state, kind, known, base)
@@ -239,7 +282,7 @@ def _succeeded(state: PlacementState, event: events.WriteSucceeded) -> None:
         landed = base
     else:
         state.stale.add(key)
-    state.unfenced.discard(key)
+    _fenced(state, key)
     effects.replace(state, kind, known, landed)
 
 
@@ -269,7 +312,11 @@ def _pending_key(state: PlacementState, write: str) -> str | None:
 
 def _conflicted(state: PlacementState, event: events.WriteConflicted | events.WriteFoundGone) -> None:
     key = _pending_key(state, event.write)
-    if key is not None:
+    if key is None:
+        return
+    if state.pending[key].base == ABSENT:
+        _try_later(state, key, event.write, RETRY_DROPPED_MILLISECONDS)
+    else:
         _take_back(state, key, stale=True)
 
 
@@ -277,16 +324,24 @@ def _rejected(state: PlacementState, event: events.WriteRejected) -> None:
     key = _pending_key(state, event.write)
     if key is None:
         return
-    kind, namespace, name, _ = state.pending_keys[event.write]
-    state.rejections[key] = state.now + RETRY_REJECTED_MILLISECONDS
-    _take_back(state, key, stale=False)
-    state.ask_again_at(state.rejections[key], kind, namespace, name)
+    if key in state.unfenced:
+        state.unfenced.discard(key)
+        state.unfenceable.add(key)
+    _try_later(state, key, event.write, RETRY_REJECTED_MILLISECONDS)
 
 
 def _dropped(state: PlacementState, event: events.WriteDropped) -> None:
     key = _pending_key(state, event.write)
     if key is not None:
-        _take_back(state, key, stale=False)
+        _try_later(state, key, event.write, RETRY_DROPPED_MILLISECONDS)
+
+
+def _try_later(state: PlacementState, key: str, write: str, milliseconds: int) -> None:
+    """The object is as it was; what to do about it is asked again when the time is up."""
+    kind, namespace, name, _ = state.pending_keys[write]
+    state.rejections[key] = state.now + milliseconds
+    _take_back(state, key, stale=False)
+    state.ask_again_at(state.rejections[key], kind, namespace, name)
 
 
 _BRANCHES: dict[type[events.Event], Callable[[PlacementState, Any], None]] = {

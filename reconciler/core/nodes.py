@@ -72,7 +72,7 @@ def refresh(state: PlacementState, node: str) -> None:
         del state.accounts[node], state.usage[node]
     for name in sorted({*before, *after}):
         _publish(state, node, name, before.get(name, Units()), after.get(name, Units()))
-    _check_served(state, node, after)
+    _check_served(state, node, {name: after.get(name, Units()) for name in (*before, *after)})
 
 
 def _publish(state: PlacementState, node: str, name: str, before: Units, after: Units) -> None:
@@ -105,12 +105,19 @@ def _check_served(state: PlacementState, node: str, account: Mapping[str, Units]
         served = state.known_served(node, name) if state.synced else None
         short = served is not None and entry.placed > served
         if not short:
-            state.short_since.pop((node, name), None)
+            _end_shortage(state, node, name)
         elif (node, name) not in state.short_since:
             state.short_since[(node, name)] = state.now
             state.agenda.put_at(state.now + state.settings.lost_grace, question)
     if node in state.devices.by_node:
         state.agenda.put(question)
+
+
+def _end_shortage(state: PlacementState, node: str, name: str) -> None:
+    """The shortage is over; not yet where a loss that ends it is only assumed, or its conflict would begin a second
+    grace time."""
+    if (node, name) in state.short_since and not any(state.awaited(d.uid) for d in state.devices_on(node)):
+        del state.short_since[(node, name)]
 
 
 def _cap_ghosts(state: PlacementState, node: str) -> None:

@@ -27,7 +27,7 @@ from reconciler.core.vocabulary import (
 def gpu_class(state: PlacementState, question: Question) -> Decision | None:
     """Guard a class, let it go when no device uses it, or publish its numbers."""
     found = state.gpu_class(question.name)
-    if found is None or found.uid in state.pending or found.uid in state.stale:
+    if found is None or not state.writable(found.uid):
         return None
     if found.deleting is not None and not state.devices.by_class.get(found.name):
         return _finalize(found)
@@ -170,10 +170,11 @@ def settings(state: PlacementState, question: Question) -> Decision | None:
             body={"data": wanted},
             after=msgspec.Raw(msgspec.json.encode(after)),
         )
-        if planned.key in state.pending:
+        set_aside = (SETTINGS.name, namespace, SETTINGS_CONFIGMAP) in state.unreadable
+        if set_aside or not state.writable(planned.key):
             return None
     else:
-        if found.uid in state.pending or found.uid in state.stale or found.data == wanted:
+        if not state.writable(found.uid) or found.data == wanted:
             return None
         surplus = dict.fromkeys(sorted(set(found.data) - set(wanted)))
         planned = write(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from reconciler.core.agenda import Question, Topic
-from reconciler.core.binds import held, moved, status_write, subject
+from reconciler.core.binds import ACCEPTED, held, moved, status_write, subject
 from reconciler.core.decisions import Action, Decision, Verb, write
 from reconciler.core.device_index import accepted, holds_units
 from reconciler.core.objects import DEVICE, Device
@@ -20,7 +20,9 @@ from reconciler.core.vocabulary import DEVICE_FINALIZER, EPOCH_ANNOTATION, Outco
 def fence(state: PlacementState, question: Question) -> Decision | None:
     """Touch a device once under this leadership, so that an older leader's grant conflicts (J5)."""
     device = state.device_by_uid(question.name)
-    if device is None or device.uid not in state.unfenced or not state.settled(device):
+    if device is None or not state.needs_fence(device.uid):
+        return None
+    if not state.writable(device.uid) or not state.readable(device):
         return None
     after = msgspec.structs.replace(device, epoch=str(state.epoch))
     return Decision(
@@ -119,7 +121,7 @@ def _ending(state: PlacementState, found: Device) -> str:
         return f"VMI {vmi.name} has finished ({vmi.phase})" if vmi.final else ""
     if seen:
         return f"VMI {attachment.vmi_name} is gone"
-    due = attachment.since + state.settings.attach_grace
+    due = state.attached_since[found.uid][1] + state.settings.attach_grace
     if state.now >= due:
         return f"VMI {attachment.vmi_name} never appeared"
     state.agenda.put_at(due, Question(Topic.DEVICE, 0, found.name, found.namespace))
@@ -128,7 +130,7 @@ def _ending(state: PlacementState, found: Device) -> str:
 
 def _unattached(state: PlacementState, found: Device, question: Question) -> Decision | None:
     if found.template:
-        due = found.created + state.settings.attach_grace
+        due = state.attached_since[found.uid][1] + state.settings.attach_grace
         if accepted(found) or found.placement is not None or state.now >= due:
             return _delete(state, found, "it has no VMI")
         state.agenda.put_at(due, question)
@@ -167,7 +169,7 @@ def _release(state: PlacementState, found: Device, why: str) -> Decision:
         bind_request=None,
         bind_answer=None,
         placement=None,
-        conditions=held(found, True, "Accepted", "the units are held for this order", state.now)
+        conditions=held(found, True, "Accepted", ACCEPTED, state.now)
         if accepted(found)
         else found.conditions,
     )
@@ -214,8 +216,8 @@ def _lose(state: PlacementState, node_name: str, name: str) -> Decision | None:
     holders = [found for found in _on(state, node_name, name) if holds_units(found)]
     placed = sum(found.placement.units for found in holders if found.placement is not None)
     candidates = sorted(holders, key=lambda found: _loses_first(state, found))
-    loser = next((found for found in candidates if state.settled(found)), None)
-    if placed <= served or loser is None:
+    loser = next((found for found in candidates if state.settled(found) or state.awaited(found.uid)), None)
+    if placed <= served or loser is None or state.awaited(loser.uid):
         return None
     assert loser.placement is not None
     message = f"node {node_name} serves {served} {name} and {placed} are placed there"
@@ -256,6 +258,8 @@ def _restore(state: PlacementState, node_name: str, name: str) -> Decision | Non
         if found.phase == Phase.LOST and found.deleting is None and _vmi_lives(state, found)
     ]
     for found in sorted(lost, key=_oldest_first):
+        if state.awaited(found.uid):
+            return None
         if not state.settled(found) or found.placement is None:
             continue
         if not _room_again(state, found, node_name, name):

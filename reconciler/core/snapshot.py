@@ -41,6 +41,8 @@ class Snapshot(Model, frozen=True, kw_only=True):
     rejections: dict[str, int]
     stale: list[str]
     own_versions: dict[str, str]
+    unfenceable: list[str] = []
+    attached_since: dict[str, tuple[str, int]] = {}
     seen_vmis: dict[str, str]
     short_since: list[tuple[str, str, int]]
     ghosts: dict[str, dict[str, int]]
@@ -80,6 +82,8 @@ def export(state: PlacementState) -> bytes:
             rejections=dict(sorted(state.rejections.items())),
             stale=sorted(state.stale),
             own_versions=dict(sorted(state.own_versions.items())),
+            unfenceable=sorted(state.unfenceable),
+            attached_since=dict(sorted(state.attached_since.items())),
             seen_vmis=dict(sorted(state.seen_vmis.items())),
             short_since=[(node, name, at) for (node, name), at in sorted(state.short_since.items())],
             ghosts={node: dict(sorted(found.items())) for node, found in sorted(state.ghosts.items())},
@@ -119,6 +123,7 @@ def restore(payload: bytes) -> PlacementState:
     effects.refresh_all(state)
     state.short_since = {(node, name): at for node, name, at in found.short_since}
     state.agenda.restore(found.questions, found.deadlines)
+    state.agenda.closed = state.epoch is None
     if found.usage is not None:
         state.meter.restore(state, found.usage)
     return state
@@ -133,6 +138,8 @@ def _restore_marks(state: PlacementState, found: Snapshot) -> None:
         "rejections": dict(found.rejections),
         "stale": set(found.stale),
         "own_versions": dict(found.own_versions),
+        "unfenceable": set(found.unfenceable),
+        "attached_since": {**state.attached_since, **found.attached_since},
         "seen_vmis": dict(found.seen_vmis),
         "short_since": {(node, name): at for node, name, at in found.short_since},
         "spoken": {node: set(items) for node, items in found.spoken.items()},

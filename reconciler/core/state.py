@@ -8,7 +8,7 @@ object changes the indexes is `effects`, how an event changes the state is `fold
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -90,12 +90,16 @@ class PlacementState:
         self.identity = ""
         self.epoch: int | None = None
         self.unfenced: set[str] = set()
+        self.unfenceable: set[str] = set()
+        """Devices whose fence was refused or that cannot be read: nothing is granted to them before it lands."""
         self.pending: dict[str, PendingWrite] = {}
         self.pending_keys: dict[str, tuple[str, str, str, str]] = {}
         self.rejections: dict[str, int] = {}
         self.stale: set[str] = set()
         self.own_versions: dict[str, str] = {}
         self.seen_vmis: dict[str, str] = {}
+        self.attached_since: dict[str, tuple[str, int]] = {}
+        """Device uid to its attachment's request ("" for a template without one) and when it was first seen (ms)."""
         self.short_since: dict[tuple[str, str], int] = {}
         self.ghosts: dict[str, dict[str, int]] = {}
         self.spoken: dict[str, set[str]] = {}
@@ -208,10 +212,24 @@ class PlacementState:
     def leading(self) -> bool:
         return self.epoch is not None
 
+    def writable(self, key: str) -> bool:
+        """No write of ours is under way on the object or was refused a moment ago, its version is current (B6)."""
+        return key not in self.pending and key not in self.stale and self.rejections.get(key, 0) <= self.now
+
+    def awaited(self, uid: str) -> bool:
+        """What the object is will be known in a moment: a write is under way, or it is being read again."""
+        return uid in self.pending or uid in self.stale
+
     def settled(self, device: Device) -> bool:
-        """No write of ours is under way on the device and its version is current (B6)."""
-        uid = device.uid
-        return uid not in self.pending and uid not in self.stale and self.rejections.get(uid, 0) <= self.now
+        """The device can be read, is fenced, and may be written to."""
+        return self.writable(device.uid) and self.readable(device) and device.uid not in self.unfenceable
+
+    def readable(self, device: Device) -> bool:
+        """What is known of the device is what it is; one that is set aside keeps its units and is left alone (R10)."""
+        return (DEVICE.name, device.namespace, device.name) not in self.unreadable
+
+    def needs_fence(self, uid: str) -> bool:
+        return uid in self.unfenced or uid in self.unfenceable
 
     def resource_of(self, device: Device) -> str:
         """The resource name of the device's class, "" where the class was never seen."""
@@ -280,20 +298,6 @@ class PlacementState:
         found = self.node(node)
         return 0 if found is None else found.memory - self.memory_on[node]
 
-    def with_placed(self, node: str, extra: Mapping[str, int]) -> dict[str, Units]:
-        """The node's account as if `extra` more units were placed there (negative: given back)."""
-        usage = self.usage.get(node, Usage()).plus(extra)
-        wanted = sorted({*self.accounts.get(node, {}), *extra})
-        return capacity.account(
-            self.node(node),
-            self.report(node),
-            self.report_fresh(node),
-            usage,
-            self.ghosts.get(node, {}),
-            self.spoken.get(node, frozenset()),
-            wanted,
-        )
-
     # Questions
 
     def ask_device(self, device: Device) -> None:
@@ -309,7 +313,7 @@ class PlacementState:
 
     def ask_about(self, device: Device) -> None:
         """Put every question this device is the subject of."""
-        if device.uid in self.unfenced:
+        if self.needs_fence(device.uid):
             self.agenda.put(Question(Topic.FENCE, 0, device.uid))
         self.ask_device(device)
         self.ask_request(device)
@@ -324,7 +328,10 @@ class PlacementState:
             self.agenda.put_at(at, Question(Topic.SETTINGS, 0, ""))
         device = self.device(namespace, name)
         if kind == DEVICE.name and device is not None:
+            self.agenda.put_at(at, Question(Topic.FENCE, 0, device.uid))
             self.agenda.put_at(at, Question(Topic.DEVICE, 0, name, namespace))
+            if device.placement is not None:
+                self.agenda.put_at(at, Question(Topic.NODE, 0, device.placement.node))
             self.agenda.put_at(at, Question(Topic.ORDER, device.created, device.uid))
             if device.bind_request is not None:
                 request = device.bind_request

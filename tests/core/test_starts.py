@@ -239,6 +239,7 @@ def test_c07_all_or_nothing_and_facts_not_condition_history() -> None:
         attachment=Attachment("absent", "r", world.at - 100_000),
         placement=_placement("n1"),
     )
+    world.later(61)
     assert world.device("d9").phase == Phase.HELD
 
 
