@@ -15,6 +15,7 @@ from sortedcontainers import SortedDict, SortedSet
 
 from reconciler.core import units
 from reconciler.core.objects import GpuNode, Node
+from reconciler.core.vocabulary import FunctionKind
 
 Amounts = Mapping[str, int]
 """Units per resource name."""
@@ -126,6 +127,9 @@ def served(node: Node, report: GpuNode | None, fresh: bool, spoken: Collection[s
 
 
 def _shared(report: GpuNode, usage: Usage) -> dict[str, int]:
+    """Units of each name that shares a card; most reports have none, and it is asked at every change."""
+    if not any(found.profiles or found.parent or found.kind != FunctionKind.PHYSICAL for found in report.functions):
+        return {}
     used = {name: units.used(report, name) for name in sorted({*usage.placed, *usage.raw})}
     pending = {
         name: max(0, usage.placed.get(name, 0) + usage.raw.get(name, 0) - count) for name, count in used.items()
@@ -202,13 +206,17 @@ class FreeIndex:
         before = nodes.get(node, 0)
         if free == before:
             return 0
-        levels = self._levels.setdefault(name, SortedDict())
+        levels = self._levels.get(name)
+        if levels is None:
+            levels = self._levels[name] = SortedDict()
         if before:
             levels[before].discard(node)
             if not levels[before]:
                 del levels[before]
         if free:
-            levels.setdefault(free, SortedSet()).add(node)
+            if free not in levels:
+                levels[free] = SortedSet()
+            levels[free].add(node)
             nodes[node] = free
         else:
             del nodes[node]

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from reconciler.core import coverage, names, nodes, tenants
+from reconciler.core import coverage, names, nodes, tenants, turns
 from reconciler.core.agenda import Question, Topic
 from reconciler.core.device_index import accepted, pending_order, unplaced_hold
 from reconciler.core.objects import (
@@ -75,6 +75,12 @@ def replace(state: PlacementState, kind: str, old: Object | None, new: Object | 
     flush(state, dirty)
 
 
+def load(state: PlacementState, kind: str, new: Object) -> None:
+    """Put an object into a state of which `refresh_all` counts everything anew afterwards."""
+    state.objects[kind][(new.namespace, new.name)] = new
+    _EFFECTS[kind](state, None, new, Dirty())
+
+
 def flush(state: PlacementState, dirty: Dirty) -> None:
     """Count anew what is dirty: names first, then pods, then the nodes they are on."""
     if dirty.names and _refresh_names(state):
@@ -92,9 +98,9 @@ def flush(state: PlacementState, dirty: Dirty) -> None:
     for node in sorted(dirty.nodes):
         nodes.refresh(state, node)
     for name in sorted(dirty.unheld):
-        state.ask_fitting_orders(name)
+        turns.units_returned(state, name)
     for namespace, name in sorted(dirty.uncharged):
-        state.ask_under_budgets(namespace, name)
+        turns.charge_fell(state, namespace, name)
 
 
 def refresh_all(state: PlacementState) -> None:
@@ -344,7 +350,7 @@ def _release(state: PlacementState, old: Release | None, new: Release | None, di
         else:
             state.charges.add_tenant(namespace, tenants.parent_of(*owner))
             _set_budgets(state, namespace)
-        state.ask_tenant(namespace)
+        turns.tenant_changed(state, namespace)
 
 
 def _set_budgets(state: PlacementState, namespace: str) -> None:
@@ -368,7 +374,7 @@ def _namespace(state: PlacementState, old: Namespace | None, new: Namespace | No
     item = new or old
     assert item is not None
     if (old.entitlement if old else None) != (new.entitlement if new else None):
-        state.ask_orders_below(item.name, state.devices.waiting.class_names(), for_budgets=False)
+        turns.entitlement_changed(state, item.name)
 
 
 def _settings(state: PlacementState, old: Object | None, new: Object | None, dirty: Dirty) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from reconciler.core import capacity, coverage, names, units
+from reconciler.core import capacity, coverage, names, turns, units
 from reconciler.core.agenda import Question, Topic
 from reconciler.core.capacity import NameTotals, Units, Usage
 from reconciler.core.device_index import holds_units
@@ -76,13 +76,15 @@ def refresh(state: PlacementState, node: str) -> None:
 
 
 def _publish(state: PlacementState, node: str, name: str, before: Units, after: Units) -> None:
-    totals = state.totals.setdefault(name, NameTotals())
+    totals = state.totals.get(name)
+    if totals is None:
+        totals = state.totals[name] = NameTotals()
     if before != after:
         totals.change(node, before, after)
         for class_name in state.classes_of(name):
             state.ask_class_soon(class_name)
         if state.free.set(node, name, after.free) > 0:
-            state.ask_fitting_orders(name)
+            turns.units_returned(state, name)
     totals.mark(
         node,
         silent=state.known_served(node, name) is None,

@@ -115,7 +115,7 @@ def restore(payload: bytes) -> PlacementState:
     state.class_resources = dict(found.class_resources)
     for kind in KINDS:
         for raw in found.objects.get(kind, []):
-            effects.replace(state, kind, None, decode_object(kind, raw))
+            effects.load(state, kind, decode_object(kind, raw))
     state.silent = set(found.silent)
     state.listed, state.missing = set(found.listed), set(found.missing)
     state.unreadable = {(item.kind, item.namespace, item.name): item for item in found.unreadable}

@@ -16,7 +16,7 @@ from reconciler.core import capacity, names, tenants
 from reconciler.core.agenda import Agenda, Question, Topic
 from reconciler.core.capacity import FreeIndex, NameTotals, Units, Usage
 from reconciler.core.charges import ChargeTree
-from reconciler.core.device_index import Address, DeviceIndex, refused_by_budget
+from reconciler.core.device_index import Address, DeviceIndex
 from reconciler.core.node_labels import NodeLabels
 from reconciler.core.objects import (
     CLASS,
@@ -45,7 +45,6 @@ from reconciler.core.objects import (
 )
 from reconciler.core.tenants import Budgets, Claims
 from reconciler.core.usage_meter import Meter, Touched
-from reconciler.core.waiting import Ticket
 
 PUBLISH_MILLISECONDS = 1000
 """A class's units are written at most this often; more often only loads the API server."""
@@ -352,48 +351,6 @@ class PlacementState:
         for class_name in class_names:
             for ticket in self.devices.waiting.of_class(class_name):
                 self.ask_order(*ticket)
-
-    def ask_fitting_orders(self, resource_name: str) -> None:
-        """Units of a name were given back: look again at what they may suffice for. That helps no order that a
-        budget refused."""
-        most = min(self.free_units(resource_name), self.free.largest(resource_name)[1])
-        for class_name in self.classes_of(resource_name):
-            for _, orders in self.devices.waiting.groups(class_name, most):
-                first = self._first_settled(orders)
-                if first is not None and not refused_by_budget(first):
-                    self.ask_order(first.created, first.uid)
-
-    def ask_orders_below(self, tenant: str, class_names: Iterable[str], *, for_budgets: bool) -> None:
-        """Look again at the oldest of the orders alike from a tenant downward; `for_budgets`: at what a budget
-        refused only."""
-        for class_name in class_names:
-            for namespace, orders in self.devices.waiting.groups(class_name):
-                first = self._first_settled(orders) if tenant in self.charges.path(namespace) else None
-                if first is not None and (refused_by_budget(first) or not for_budgets):
-                    self.ask_order(first.created, first.uid)
-
-    def ask_tenant(self, tenant: str) -> None:
-        """A tenant's release changed: all below it is judged by it, and what it sets aside weighs on all above."""
-        class_names = self.devices.waiting.class_names()
-        self.ask_orders_below(tenant, class_names, for_budgets=False)
-        self.ask_orders_below(self.charges.path(tenant)[-1], class_names, for_budgets=True)
-
-    def ask_under_budgets(self, namespace: str, resource_name: str) -> None:
-        """What a namespace is charged of a name fell: the budgets above it may have room again (R4)."""
-        class_names = self.classes_of(resource_name)
-        keys = [tenants.raw_key(resource_name), *(tenants.class_key(name) for name in class_names)]
-        bounding = [
-            tenant
-            for tenant in self.charges.path(namespace)
-            if any(key in self.charges.budgets(tenant).limits for key in keys)
-        ]
-        if bounding:
-            self.ask_orders_below(bounding[-1], class_names, for_budgets=True)
-
-    def _first_settled(self, orders: Iterable[Ticket]) -> Device | None:
-        """The oldest of the orders alike that no write is under way on; the others are judged as it is."""
-        devices = (self.device_by_uid(uid) for _, uid in orders)
-        return next((device for device in devices if device is not None and self.settled(device)), None)
 
     def classes_of(self, resource_name: str) -> list[str]:
         """Class names that sell a resource name, sorted."""

@@ -24,10 +24,15 @@ class WaitingOrders:
         self._alike: dict[str, SortedDict[tuple[int, str], SortedSet[Ticket]]] = {}
 
     def add(self, device: Device) -> None:
-        ticket = (device.created, device.uid)
-        self._all.setdefault(device.class_name, SortedSet()).add(ticket)
-        alike = self._alike.setdefault(device.class_name, SortedDict())
-        alike.setdefault((device.count, device.namespace), SortedSet()).add(ticket)
+        ticket, group = (device.created, device.uid), (device.count, device.namespace)
+        if device.class_name not in self._all:
+            self._all[device.class_name] = SortedSet()
+            self._alike[device.class_name] = SortedDict()
+        self._all[device.class_name].add(ticket)
+        alike = self._alike[device.class_name]
+        if group not in alike:
+            alike[group] = SortedSet()
+        alike[group].add(ticket)
 
     def discard(self, device: Device) -> None:
         ticket, name, group = (

@@ -76,6 +76,15 @@ class Town(World):
 
 def build(nodes: int) -> Town:
     """A listed and led cluster at rest."""
+    town = fill(nodes)
+    town.sync()
+    town.later(1)
+    town.later(1)
+    return town
+
+
+def fill(nodes: int) -> Town:
+    """Everything observed, nothing listed yet."""
     town = Town(nodes)
     _tenants(town)
     town.gpu_class()
@@ -89,9 +98,6 @@ def build(nodes: int) -> Town:
         space = town.spaces[number % len(town.spaces)]
         kind, count = (("t4", 3 + number % 6), ("a10", 9 + number % 8), ("a10", 5))[number % 3]
         _device(town, f"waits-{number}", space, class_name=kind, count=count, phase="")
-    town.sync()
-    town.later(1)
-    town.later(1)
     return town
 
 
