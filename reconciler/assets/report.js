@@ -13,6 +13,7 @@
   const PAGE_NODES = 12;
   const PAGE_LANES = 72;
   const LABELLED_ROWS = 40;
+  const MOST_ROWS = 2000;
   const TABLE_ROWS = 50;
 
   const view = { resource: "", filter: "", order: "events", page: 0, rows: TABLE_ROWS, range: null };
@@ -229,42 +230,42 @@
     const [from, to] = visible();
     const width = (to - from) / COLUMNS;
     const ends = Array.from({ length: COLUMNS }, (_, index) => from + width * (index + 1));
-    const rows = [...nodes].reverse();
-    const z = rows.map((node) => sampled(seriesOf.get(key(node, view.resource)), ends).map((point, column) => {
-      if (point === null || point[1] === 0 || ends[column] - width > data.end) return null;
-      return point[1] < 0 ? -1 : Math.round((100 * (point[2] + point[3])) / point[1]);
-    }));
-    const over = z.map((row) => row.map((share) => (share === null ? null : Math.min(share, 100))));
-    const [low, high, silent] = [css("--unused"), css("--used"), css("--silent")];
-    const place = new Map(rows.map((node, index) => [data.nodes[node], index]));
-    const lost = shownMarks().filter((mark) => mark.kind === "lost" && place.has(mark.node));
+    const rows = nodes.slice(0, MOST_ROWS).reverse();
+    const names = rows.map((node) => plain(data.nodes[node]));
+    const points = rows.map((node) => sampled(seriesOf.get(key(node, view.resource)), ends));
+    const cells = (value) => points.map((row) => row.map((point, column) =>
+      (point === null || ends[column] - width > data.end ? null : value(point))));
+    const used = cells((point) => (point[1] > 0 ? Math.min(100, Math.round((100 * (point[2] + point[3])) / point[1])) : null));
+    const silent = cells((point) => (point[1] < 0 ? 1 : null));
+    const heat = (z, colours, most, words) => ({
+      type: "heatmap", x: ends.map((end) => end - width / 2), y: names, z, zmin: 0, zmax: most, showscale: false,
+      colorscale: [[0, colours[0]], [1, colours[1]]], hoverongaps: false, ygap: labelled ? 1 : 0,
+      hovertemplate: `%{y}: ${words}<br>%{x}<extra></extra>`,
+    });
     const labelled = rows.length <= LABELLED_ROWS;
-    const heat = {
-      type: "heatmap", x: ends.map((end) => end - width / 2), y: rows.map((_, index) => index), z: over,
-      zmin: -1, zmax: 100, xgap: 0, ygap: labelled ? 1 : 0,
-      colorscale: [[0, silent], [0.009, silent], [0.0091, low], [1, high]],
-      showscale: false,
-      customdata: rows.map((node, index) => z[index].map((share) => [plain(data.nodes[node]), share < 0 ? "unknown" : `${share}%`])),
-      hovertemplate: "%{customdata[0]}: %{customdata[1]} used<br>%{x}<extra></extra>",
-    };
+    const place = new Set(rows);
+    const lost = shownMarks().filter((mark) => mark.kind === "lost" && place.has(indexOf.get(mark.node)));
     const losses = {
-      mode: "markers", x: lost.map((mark) => mark.at), y: lost.map((mark) => place.get(mark.node)), showlegend: false,
+      mode: "markers", x: lost.map((mark) => mark.at), y: lost.map((mark) => plain(mark.node)), showlegend: false,
       customdata: lost.map((mark) => placeOf.get(mark)),
       text: lost.map((mark) => plain(`${mark.subject} on ${mark.node}`)),
       hovertemplate: "Lost: %{text}<br>%{x}<extra></extra>",
       marker: { symbol: "x", size: 9, color: css("--lost"), line: { width: 1, color: css("--back") } },
     };
     const height = Math.min(620, Math.max(110, 60 + rows.length * (labelled ? 20 : 2)));
-    by("nodes-note").textContent =
-      `${count(nodes.length, "node")} of ${(namesOf.get(view.resource) || new Set()).size.toLocaleString("en")}, ` +
-      "a row each; click a row to see its holders";
-    return draw("nodes", [heat, losses], {
+    const all = (namesOf.get(view.resource) || new Set()).size.toLocaleString("en");
+    by("nodes-note").textContent = `${count(nodes.length, "node")} of ${all}, a row each; click a row to see its holders` +
+      (nodes.length > MOST_ROWS ? `; the first ${MOST_ROWS.toLocaleString("en")} are drawn, filter for the others` : "");
+    return draw("nodes", [
+      heat(used, [css("--unused"), css("--used")], 100, "%{z} % used"),
+      heat(silent, [css("--silent"), css("--silent")], 1, "silent"),
+      losses,
+    ], {
       height,
       yaxis: {
-        range: [-0.5, Math.max(rows.length, 1) - 0.5], fixedrange: labelled, showgrid: false, zeroline: false,
-        tickvals: labelled ? rows.map((_, index) => index) : [],
-        ticktext: labelled ? rows.map((node) => plain(data.nodes[node])) : [],
-        title: labelled ? undefined : { text: `${count(rows.length, "node")}` },
+        type: "category", categoryorder: "array", categoryarray: names, range: [-0.5, Math.max(rows.length, 1) - 0.5],
+        fixedrange: labelled, showgrid: false, zeroline: false, showticklabels: labelled, ticks: "", dtick: 1,
+        title: labelled ? undefined : { text: count(rows.length, "node") },
       },
     });
   }
@@ -398,8 +399,8 @@
     if (id === "holders") explainBar(data.bars[point.customdata[0]]);
     else if (typeof point.customdata === "number") explainMark(data.marks[point.customdata]);
     else if (id === "nodes") {
-      const node = data.nodes[shownNodes()[shownNodes().length - 1 - point.y]];
-      by("filter").value = node;
+      const node = shownNodes().find((index) => plain(data.nodes[index]) === point.y);
+      by("filter").value = data.nodes[node];
       filterChanged();
     }
   }

@@ -168,6 +168,17 @@ def test_j7_the_filter_finds_nodes_by_what_they_hold(browser: Browser, tmp_path:
     assert browser.errors == []
 
 
+def test_j7_a_click_on_a_row_shows_that_nodes_holders(browser: Browser, tmp_path: Path) -> None:
+    browser.open(page(gather(journal_of(story())), "journal.db"), tmp_path / "page.html")
+    rows = browser.driver.find_element(By.CSS_SELECTOR, "#nodes .nsewdrag")
+    browser.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", rows)
+    upper = -rows.size["height"] // 4
+    ActionChains(browser.driver).move_to_element_with_offset(rows, 40, upper).pause(0.3).click().perform()
+    browser.until("return document.getElementById('nodes-note').textContent.startsWith('1 node of 2')")
+    assert browser.run("return document.getElementById('filter').value") == "n1"
+    assert browser.run("return document.querySelector('#holders .ytick text').textContent") == "n1 (2)"
+
+
 def test_j7_hostile_names_stay_text(browser: Browser, tmp_path: Path) -> None:
     world = World().ready((HOSTILE, 1))
     world.order("d1")
