@@ -19,16 +19,16 @@ import structlog
 from aiohttp import web
 
 from journal.sqlite import SqliteJournal
-from reconciler.announce import Announcer
 from reconciler.certificates import CertificateKeeper
 from reconciler.cluster import Cluster, ClusterError
 from reconciler.controller import Controller, LeaseTimes
 from reconciler.core.objects import SELF_REVIEW, Settings
 from reconciler.informers import Timing
 from reconciler.kube import KubeCluster
-from reconciler.logs import LogDecisions, configure_logs
+from reconciler.observe.announce import Announcer
+from reconciler.observe.logs import LogDecisions, configure_logs
+from reconciler.observe.telemetry import Telemetry
 from reconciler.settings import RunOptions
-from reconciler.telemetry import Telemetry
 from reconciler.version import VERSION
 from webhooks import catalog
 from webhooks.certificates import Certificates

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import click
 
-from reconciler.agent import SYSFS, Agent
 from reconciler.cluster import ClusterError
 from reconciler.commands.history import fail
 from reconciler.kube import KubeCluster
-from reconciler.logs import configure_logs
+from reconciler.node_agent.agent import SYSFS, Agent
+from reconciler.observe.logs import configure_logs
 from reconciler.uninstall import UninstallIncomplete, uninstall
 
 EXIT_INCOMPLETE = 1

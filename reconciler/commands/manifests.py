@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from reconciler import what_if
 from reconciler.core import checks
 from reconciler.core.checks import Order, Refusal, Start
 from reconciler.core.device_index import accepted
@@ -29,7 +28,8 @@ from reconciler.core.vocabulary import (
     RawNamePolicy,
     Reason,
 )
-from reconciler.plan import Outcome, Plan, plan_order, plan_start
+from reconciler.foresight import what_if
+from reconciler.foresight.plan import Outcome, Plan, plan_order, plan_start
 from webhooks.review import Denied
 from webhooks.sets import DeviceSet, Stand, standing_of
 from webhooks.vmi import VmiManifest, constraints_of, raw_entries, references_of

@@ -21,10 +21,10 @@ from reconciler.core import wire
 from reconciler.core.objects import Model, Settings
 from reconciler.core.state import PlacementState
 from reconciler.credentials import ClusterConfigError
-from reconciler.drain import Drain, drain
+from reconciler.foresight.drain import Drain, drain
+from reconciler.foresight.live import read_state
+from reconciler.foresight.plan import Outcome, Plan
 from reconciler.kube import KubeCluster
-from reconciler.live import read_state
-from reconciler.plan import Outcome, Plan
 
 EXIT_BLOCKED = 1
 """Something in the plan is blocked."""

@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from reconciler.console import budget_table, table
-from reconciler.drain import Drain
-from reconciler.plan import Outcome, Plan
+from reconciler.foresight.drain import Drain
+from reconciler.foresight.plan import Outcome, Plan
 
 SHOWN_NODES = 20
 """More lines hide the answer; `-o json` has every node."""

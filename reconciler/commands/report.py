@@ -11,9 +11,9 @@ import click
 
 from journal.store import Journal
 from reconciler.commands.history import EXIT_DIFFERS, fail, journal_file, moment_of, opened, progress
-from reconciler.report import gather
-from reconciler.report_page import LibraryMissing, page
-from reconciler.report_picture import Bounds
+from reconciler.picture.gather import gather
+from reconciler.picture.page import LibraryMissing, page
+from reconciler.picture.shapes import Bounds
 
 EXIT_OUTPUT = 5
 """The page cannot be written, or the plotting library is not installed."""

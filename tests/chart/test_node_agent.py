@@ -1,6 +1,6 @@
 """The node agent as the chart starts it (N5)."""
 
-from reconciler.agent import read_map
+from reconciler.node_agent.agent import read_map
 from tests.chart.charting import arguments, of_kind, pick, render
 
 

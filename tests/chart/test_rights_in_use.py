@@ -9,12 +9,12 @@ import asyncio
 import pytest
 
 from journal.store import MemoryJournal
-from reconciler.agent import Agent
 from reconciler.cluster import ClusterError
 from reconciler.core import objects
 from reconciler.core.objects import CLASS, DEVICE, POD, SETTINGS, VMI, Kind
 from reconciler.embedded import NAMESPACE, SERVICE_ACCOUNT
 from reconciler.memory.faults import Call, Fault
+from reconciler.node_agent.agent import Agent
 from reconciler.stage import Stage
 from tests.chart.charting import CLUSTER_NAME, RELEASE, render
 from tests.chart.rights import Grant, granted, missing, spare

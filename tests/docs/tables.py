@@ -12,7 +12,7 @@ from journal.events import EVENTS
 from reconciler.commands.run import HELP
 from reconciler.core import vocabulary
 from reconciler.core.vocabulary import TRANSIENT_REASONS, Reason
-from reconciler.metrics import METRICS
+from reconciler.observe.metrics import METRICS
 from reconciler.settings import RunOptions
 from tests.tidy.source import ROOT
 

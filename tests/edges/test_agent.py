@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from reconciler.agent import Agent, MapError, read_map
 from reconciler.cluster import Unavailable
 from reconciler.core.objects import GPU_NODE, KUBEVIRT, Function
 from reconciler.core.units import same_function
 from reconciler.core.vocabulary import Mode
-from reconciler.inventory import NameMap, report
 from reconciler.memory import Call, Fault, MemoryCluster
-from reconciler.sysfs import SysfsError, read_bus
+from reconciler.node_agent.agent import Agent, MapError, read_map
+from reconciler.node_agent.inventory import NameMap, report
+from reconciler.node_agent.sysfs import SysfsError, read_bus
 from tests.edges.manual_time import ManualTime
 from tests.edges.memory_cluster import HandClock, named
 

@@ -10,13 +10,13 @@ import pytest
 
 from journal import events
 from journal.store import MemoryJournal
-from reconciler.announce import MAX_NOTE_BYTES, MAX_QUEUED, Announcer
 from reconciler.cluster import ClusterError
 from reconciler.core.decisions import Action
 from reconciler.core.objects import CLASS, DEVICE, EVENT, NODE, RELEASE, VMI, Device
 from reconciler.core.shapes import to_ms
 from reconciler.memory import Call, Fault
-from reconciler.notices import NORMAL, WARNING, Notice, Regarding, of_decision
+from reconciler.observe.announce import MAX_NOTE_BYTES, MAX_QUEUED, Announcer
+from reconciler.observe.notices import NORMAL, WARNING, Notice, Regarding, of_decision
 from reconciler.stage import Stage
 from tests.core.world import NS as WORLD_NS
 from tests.core.world import World

@@ -230,9 +230,7 @@ async def nonsense(_: Review) -> Review:
         (Hook(lambda _: {"op": "add"}), "its patch cannot be applied"),  # type: ignore[arg-type,return-value]
     ],
 )
-async def test_a_webhook_that_fails_refuses_the_request_or_fails_open(
-    api: MemoryCluster, call: Any, why: str
-) -> None:
+async def test_a_webhook_that_fails_refuses_the_request_or_fails_open(api: MemoryCluster, call: Any, why: str) -> None:
     api.admission.register(mutating("m", call, timeout_ms=10))
     with pytest.raises(Rejected, match='failed calling webhook "m"') as refused:
         await api.create(VMI, "default", named("v1", spec={}))

@@ -114,9 +114,7 @@ async def test_status_and_the_rest_are_written_apart(api: MemoryCluster) -> None
     main = read(await api.patch(DEVICE, "tenant-a", "d1", both))
     assert main["metadata"]["labels"] == {"a": "b"} and "status" not in main
     status = read(
-        await api.patch(
-            DEVICE, "tenant-a", "d1", {"metadata": {"labels": {"a": "c"}}, **both}, subresource="status"
-        )
+        await api.patch(DEVICE, "tenant-a", "d1", {"metadata": {"labels": {"a": "c"}}, **both}, subresource="status")
     )
     assert status["metadata"]["labels"] == {"a": "b"} and status["status"] == {"phase": "Held"}
     assert status["metadata"]["generation"] == made["metadata"]["generation"], "only a spec change counts"
@@ -222,9 +220,7 @@ async def test_a_namespace_takes_its_content_along_and_nothing_new_comes_in_c47(
 
 async def test_lists_are_narrowed_and_in_the_order_of_the_server(api: MemoryCluster) -> None:
     for namespace, name, label in (("tenant-a", "b", "x"), ("default", "c", "x"), ("tenant-a", "a", "y")):
-        await api.create(
-            SETTINGS, namespace, {"metadata": {"name": name, "labels": {"l": label}}, "data": {"k": "v"}}
-        )
+        await api.create(SETTINGS, namespace, {"metadata": {"name": name, "labels": {"l": label}}, "data": {"k": "v"}})
 
     async def names(**selection: str) -> list[str]:
         document = read(await api.list(SETTINGS, **selection))

@@ -125,15 +125,11 @@ async def test_the_second_form_of_410_is_a_line_in_the_stream_n7_c39(api: Memory
     await api.create(NODE, "", named("n2"))
     await settle()
     assert [line["type"] for line in watch.lines] == ["ADDED", "ERROR"] and watch.task.done()
-    error = wire.decode_line(
-        NODE, b'{"type":"ERROR","object":%s}' % msgspec.json.encode(watch.lines[-1]["object"])
-    )
+    error = wire.decode_line(NODE, b'{"type":"ERROR","object":%s}' % msgspec.json.encode(watch.lines[-1]["object"]))
     assert isinstance(error, wire.Failed) and error.code == 410
 
 
-async def test_a_silent_watch_stays_open_past_its_time_until_it_heals_c38(
-    api: MemoryCluster, clock: HandClock
-) -> None:
+async def test_a_silent_watch_stays_open_past_its_time_until_it_heals_c38(api: MemoryCluster, clock: HandClock) -> None:
     """N7, C38: no event, no bookmark, no end; the client has to notice."""
     watch = Collected(api.watch(NODE, api.resource_version, timeout_seconds=60))
     await settle()

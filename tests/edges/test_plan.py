@@ -9,8 +9,6 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reconciler import drain as drains
-from reconciler import plan as plans
 from reconciler.core import checks, snapshot
 from reconciler.core.checks import Order, Start
 from reconciler.core.objects import (
@@ -28,7 +26,9 @@ from reconciler.core.objects import (
 )
 from reconciler.core.references import TemplateReference
 from reconciler.core.vocabulary import DEVICE_FINALIZER, Outcome, Phase, Reason
-from reconciler.plan import Plan
+from reconciler.foresight import drain as drains
+from reconciler.foresight import plan as plans
+from reconciler.foresight.plan import Plan
 from tests.core.world import NS, R, World
 
 CLASSES = ("a10", "a10-small", "gone")

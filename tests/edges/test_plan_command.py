@@ -42,8 +42,8 @@ from reconciler.core.vocabulary import (
     RawNamePolicy,
 )
 from reconciler.embedded import NAMESPACE
-from reconciler.live import read_state
-from reconciler.plan import Outcome
+from reconciler.foresight.live import read_state
+from reconciler.foresight.plan import Outcome
 from reconciler.stage import Stage
 from tests.core.world import NS, R, World
 from tests.edges.fake_api import FakeApi, collection

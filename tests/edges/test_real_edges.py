@@ -13,8 +13,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.agent import Agent
-from reconciler.announce import Announcer
 from reconciler.certificates import CertificateKeeper
 from reconciler.cluster import AlreadyExists, NotFound
 from reconciler.core import wire
@@ -34,7 +32,9 @@ from reconciler.core.objects import (
 )
 from reconciler.core.vocabulary import DEVICE_FINALIZER
 from reconciler.kube import KubeCluster
-from reconciler.notices import WARNING, Notice, Regarding
+from reconciler.node_agent.agent import Agent
+from reconciler.observe.announce import Announcer
+from reconciler.observe.notices import WARNING, Notice, Regarding
 from reconciler.uninstall import Uninstalled, uninstall
 from tests.edges.memory_cluster import named
 from tests.edges.test_agent import A10, FakeSysfs

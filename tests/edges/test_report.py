@@ -25,11 +25,11 @@ from reconciler.core.objects import DEVICE, NODE, POD, VMI
 from reconciler.core.placement import Verdict
 from reconciler.core.vocabulary import Phase
 from reconciler.core.wanted import WantedStart
-from reconciler.report import gather
-from reconciler.report_marks import groups
-from reconciler.report_page import page
-from reconciler.report_picture import Bar, Bounds, Picture
-from reconciler.report_series import Noted, Series, Span, assign_lanes
+from reconciler.picture.gather import gather
+from reconciler.picture.marks import groups
+from reconciler.picture.page import page
+from reconciler.picture.series import Noted, Series, Span, assign_lanes
+from reconciler.picture.shapes import Bar, Bounds, Picture
 from tests.core.world import NS, R, World
 
 HOSTILE = "</script><img src=x onerror=\"window.hacked=1\"><a href='https://example.org'>%{x} ${y} &amp;"

@@ -15,8 +15,8 @@ import pytest
 
 from reconciler.core.objects import NODE, Node
 from reconciler.core.vocabulary import SCHEDULABLE_LABEL
-from reconciler.report import gather
-from reconciler.report_page import page
+from reconciler.picture.gather import gather
+from reconciler.picture.page import page
 from tests.core.world import NS, R, World
 from tests.edges.test_report import HOSTILE, journal_of, refused, story
 

@@ -18,11 +18,11 @@ from journal.store import MemoryJournal
 from reconciler.core.decisions import Action, Decision
 from reconciler.core.objects import CLASS, VMI
 from reconciler.core.vocabulary import Outcome, Reason
-from reconciler.logs import LOG_FIELDS, LogDecisions, configure_logs
 from reconciler.memory import Fault
-from reconciler.metrics import METRICS, Type
+from reconciler.observe.logs import LOG_FIELDS, LogDecisions, configure_logs
+from reconciler.observe.metrics import METRICS, Type
+from reconciler.observe.telemetry import Telemetry
 from reconciler.stage import Stage
-from reconciler.telemetry import Telemetry
 from tests.chart.test_monitoring import METRICS as CHARTED
 from tests.tidy.source import modules
 

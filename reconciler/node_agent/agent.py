@@ -21,8 +21,8 @@ from reconciler.core.objects import GPU_NODE, KUBEVIRT, Function
 from reconciler.core.policies import KubeVirtSpec, PermittedHostDevices
 from reconciler.core.shapes import from_ms
 from reconciler.core.vocabulary import API_VERSION, Mode
-from reconciler.inventory import NameMap, report, type_key
-from reconciler.sysfs import SysfsError, read_bus
+from reconciler.node_agent.inventory import NameMap, report, type_key
+from reconciler.node_agent.sysfs import SysfsError, read_bus
 
 SYSFS = Path("/sys")
 

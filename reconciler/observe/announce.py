@@ -25,7 +25,7 @@ from reconciler.core.objects import CLASS, EVENT, GPU_NODE, KUBEVIRT, RELEASE, V
 from reconciler.core.shapes import from_ms
 from reconciler.core.state import PlacementState
 from reconciler.core.vocabulary import GROUP
-from reconciler.notices import Notice, Regarding, of_budgets, of_decision, of_unreadable
+from reconciler.observe.notices import Notice, Regarding, of_budgets, of_decision, of_unreadable
 
 CONTROLLER = f"{GROUP}/binder"
 WINDOW_MILLISECONDS = 600_000

@@ -1,7 +1,7 @@
 """What is noted for the report while the fold goes through the journal.
 
-Owns bars (who holds which units, from when to when) and series (what each node has). Neighbours: `report_marks` (what
-was decided and why), `report` (feeds the entries).
+Owns bars (who holds which units, from when to when) and series (what each node has). Neighbours: `marks` (what
+was decided and why), `gather` (feeds the entries).
 
 Which nodes and devices an entry changed is not guessed: the state's own dicts of accounts and devices are watched.
 """
@@ -20,9 +20,9 @@ from reconciler.core.fold import fold
 from reconciler.core.objects import DEVICE, Device
 from reconciler.core.state import PlacementState
 from reconciler.core.vocabulary import Phase
-from reconciler.report_marks import Marks
-from reconciler.report_picture import BARRED, Bar, Bounds, Picture
-from reconciler.report_series import Noted, Series, Value
+from reconciler.picture.marks import Marks
+from reconciler.picture.series import Noted, Series, Value
+from reconciler.picture.shapes import BARRED, Bar, Bounds, Picture
 
 UNKNOWN = -1
 """Served units of a node that does not say (R5)."""

@@ -1,6 +1,6 @@
 """What the report's page shows, as plain values.
 
-Owns the shapes between the pass through the journal (`report_drawer`) and the page (`report_page`).
+Owns the shapes between the pass through the journal (`drawer`) and the page (`page`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 
 from reconciler.core.decisions import Action
 from reconciler.explain import Explanation
-from reconciler.report_series import Point, Span
+from reconciler.picture.series import Point, Span
 
 MARKED = {
     Action.REFUSE_ORDER: "refused",

@@ -14,7 +14,7 @@ import msgspec
 
 from reconciler.core.objects import Function, Profile
 from reconciler.core.vocabulary import FunctionKind, Mode
-from reconciler.sysfs import Bus, Neighbour, PciFunction
+from reconciler.node_agent.sysfs import Bus, Neighbour, PciFunction
 
 PASSTHROUGH_DRIVER = "vfio-pci"
 VIABLE_DRIVERS = ("", PASSTHROUGH_DRIVER, "pci-stub", "pcieport")

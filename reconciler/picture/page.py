@@ -2,7 +2,7 @@
 
 Owns how a picture is packed into the page and that nothing in it can be taken for markup: names and messages come from
 tenants. The page's own script puts them on the screen as text only, and a content security policy lets no other script
-run and nothing be fetched. Neighbours: `assets` (the page's script and style), `report_picture` (what is shown).
+run and nothing be fetched. Neighbours: `assets` (the page's script and style), `shapes` (what is shown).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from reconciler.console import moment
-from reconciler.report_picture import Bar, Explained, Mark, Picture
-from reconciler.report_series import assign_lanes
+from reconciler.picture.series import assign_lanes
+from reconciler.picture.shapes import Bar, Explained, Mark, Picture
 
 KINDS = ("bound", "lost", "raw")
 _NO_MARKUP = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -55,7 +55,7 @@ def _library() -> str:
 
 
 def _asset(name: str) -> str:
-    return resources.files("reconciler").joinpath("assets", name).read_text(encoding="utf-8")
+    return resources.files("reconciler.picture").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def _policy(*scripts: str) -> str:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import msgspec
 
-from reconciler import what_if
 from reconciler.core import checks, placement
 from reconciler.core.device_index import holds_units
 from reconciler.core.objects import Model
 from reconciler.core.placement import Verdict
 from reconciler.core.state import PlacementState
-from reconciler.plan import Blocker, blockers, start_refusals
+from reconciler.foresight import what_if
+from reconciler.foresight.plan import Blocker, blockers, start_refusals
 
 
 class Move(Model, frozen=True, kw_only=True):

@@ -20,13 +20,13 @@ from prometheus_client.registry import Collector
 from journal import events
 from journal.events import Entry
 from journal.store import Journal
-from reconciler import metrics
 from reconciler.core.decisions import Action, Decision
 from reconciler.core.objects import DEVICE, KINDS, ClassUnits, Device
 from reconciler.core.state import PlacementState
 from reconciler.core.vocabulary import Outcome, Phase, Reason
-from reconciler.logs import LOG_FIELDS, LogDecisions, configure_logs
-from reconciler.metrics import METRICS, Type
+from reconciler.observe import metrics
+from reconciler.observe.logs import LOG_FIELDS, LogDecisions, configure_logs
+from reconciler.observe.metrics import METRICS, Type
 
 __all__ = ["LOG_FIELDS", "METRICS", "LogDecisions", "Telemetry", "configure_logs"]
 

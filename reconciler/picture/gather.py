@@ -1,7 +1,7 @@
 """A journal as a picture: units per node over time, who held them, and every refusal and loss.
 
 Owns the one pass through the journal and where it starts. What comes out is bounded whatever the journal's length
-(`report_picture.Bounds`). Neighbours: `report_drawer` (what is noted along the fold), `report_page` (the page).
+(`shapes.Bounds`). Neighbours: `drawer` (what is noted along the fold), `page` (the page).
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from journal.store import Journal
 from reconciler import replay
 from reconciler.core.state import PlacementState
-from reconciler.report_drawer import Drawer
-from reconciler.report_marks import newest
-from reconciler.report_picture import Bounds, Picture
+from reconciler.picture.drawer import Drawer
+from reconciler.picture.marks import newest
+from reconciler.picture.shapes import Bounds, Picture
 
 _CHUNK = 5_000
 """Entries read at once on the way back from the end; bounds the memory of the search."""

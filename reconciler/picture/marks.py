@@ -1,7 +1,7 @@
 """Refusals, losses and returns along the fold, and the reasons of the newest of them.
 
 Owns which decisions are marks, when a repeated refusal is the same mark, and the bound on explanations. A decision is
-explained on the state just before its entry, so nothing is folded twice. Neighbours: `report_drawer`, `explain`.
+explained on the state just before its entry, so nothing is folded twice. Neighbours: `drawer`, `explain`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reconciler.core.objects import Device
 from reconciler.core.placement import Verdict
 from reconciler.core.state import PlacementState
 from reconciler.core.wanted import WantedStart
-from reconciler.report_picture import MARKED, Bar, Bounds, Explained, Group, Mark
+from reconciler.picture.shapes import MARKED, Bar, Bounds, Explained, Group, Mark
 
 
 class Marks:
