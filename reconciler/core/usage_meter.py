@@ -77,7 +77,6 @@ class Meter:
         if isinstance(entry.event, events.ControllerStarted):
             self._gap = self._last_at
         self._began = self._began or entry.at
-        self._last_at = entry.at
         for device in state.landed:
             self._confirm(state, device)
         state.landed.clear()
@@ -90,6 +89,7 @@ class Meter:
             changed, self._names = state.effective_names != self._names, state.effective_names
             if changed:
                 self._raw.judge_all(state)
+        self._last_at = entry.at
 
     def open(self, state: PlacementState, now: int) -> Iterator[Interval | Span]:
         """What is in use at `now` (ms, not before the last entry); of a pod that still runs also the intervals
@@ -114,7 +114,7 @@ class Meter:
             if pod is not None:
                 self._raw.observe(state, pod, self._began)
             else:
-                self._raw.vanish(state, uid, self._removal(event, uid))
+                self._raw.vanish(state, uid, self._removal(state, event, uid))
         elif kind == VMI.name:
             self._raw.judge_launchers(state, (namespace, name))
 
@@ -162,7 +162,7 @@ class Meter:
             self._confirm(state, found)
         elif mark is not None:
             start, deleting = mark.span.start.at, mark.seen.deleting
-            removal = self._removal(event, uid)
+            removal = self._removal(state, event, uid)
             if removal.seen:
                 end = between(state.now, max(start, min(deleting or 0, state.now)), state.now)
             else:
@@ -170,11 +170,14 @@ class Meter:
             self._close(mark, end)
             self._judge_launchers(state, mark.seen, end)
 
-    def _removal(self, event: events.Event, uid: str) -> Removal:
-        """A subject that is no longer there: told by its deletion, by a list, or by another under its name."""
+    def _removal(self, state: PlacementState, event: events.Event, uid: str) -> Removal:
+        """A subject that is no longer there: told by its deletion, by a list, or by another under its name. Where
+        nobody says, it was last proven before the process began, or once that has listed all, by the entry before.
+        """
+        proven = self._last_at if state.synced else self._gap
         if isinstance(event, events.ObjectDeleted) and event.uid == uid:
-            return Removal((event.seen, event.last_seen or self._gap))
-        return Removal((False, self._gap))
+            return Removal((event.seen, event.last_seen or proven))
+        return Removal((False, proven))
 
     def _confirm(self, state: PlacementState, device: Device) -> None:
         """A value the API server has (never an assumed one)."""

@@ -15,7 +15,7 @@ from journal import events
 from journal.events import Entry, Event
 from reconciler.core import snapshot
 from reconciler.core.fold import adds_nothing, fold
-from reconciler.core.objects import DEVICE, NODE, POD, VMI, Device, Node, Pod, Vmi
+from reconciler.core.objects import DEVICE, NODE, POD, VMI, Constraints, Device, Node, Pod, Vmi
 from reconciler.core.state import PlacementState
 from reconciler.core.usage import Record, UsageFold
 from tests.core.twins.usage import Twin
@@ -158,7 +158,9 @@ class Player:
         )
         self.world.wait(self.random.choice([0, 1, 5]))
         if (VMI.name, NS, vmi) in self.world.objects:
-            self.world.change(VMI, NS, vmi, active_pods={pod.uid: placed.node}, phase="Running", node=placed.node)
+            self.world.change(
+                VMI, NS, vmi, active_pods={pod.uid: placed.node}, phase="Running", node=placed.node
+            )
 
     def late(self) -> None:
         """A launcher whose VMI lists it only after the settling time (U1b)."""
@@ -226,19 +228,26 @@ class Player:
         """A start that no node can take."""
         device = self.pick([d for d in self.objects(Device) if d.phase == "Held" and d.deleting is None])
         if device is not None:
-            constraints = msgspec.structs.replace(_NOWHERE)
-            self.world.ask(self.name("vm"), device.name, constraints=constraints)
+            self.world.ask(self.name("vm"), device.name, constraints=Constraints({"zone": "nowhere"}))
+
+    def lag(self) -> None:
+        """The binder's writes are under way while the world moves on; some of them conflict."""
+        self.world.refuse_writes = True
+        for _ in range(self.random.choice([1, 2, 3])):
+            self.step()
+        self.world.refuse_writes = False
+        late, self.world.held_writes = self.world.held_writes, []
+        for identity, decision, index in late:
+            self.world.land(identity, decision, index)
+        self.world.run()
 
 
-_NOWHERE = events and __import__("reconciler.core.objects", fromlist=["Constraints"]).Constraints(
-    node_selector={"zone": "nowhere"}
-)
-
-
-def play(seed: int, steps: int) -> Story:
+def play(seed: int, steps: int, *, lagging: bool = False) -> Story:
     player = Player(seed)
     for _ in range(steps):
         player.step()
+        if lagging:
+            player.lag()
     player.world.wait(1)
     return player.world
 
@@ -267,6 +276,16 @@ def test_u1_leader_and_follower_export_the_same_bytes(seed: int, steps: int) -> 
     assert not any(isinstance(entry.event, LEADERS) for entry in follower)
     leaders = msgspec.json.encode(records(world.entries, world.at))
     assert leaders == msgspec.json.encode(records(follower, world.at))
+
+
+@given(seed=st.integers(0, 2**32), steps=st.integers(1, 15))
+@settings(max_examples=80, deadline=None)
+def test_u1_an_assumed_write_is_no_use_before_its_outcome(seed: int, steps: int) -> None:
+    """U1, J4: writes that land late or conflict leave leader's and follower's records the same."""
+    world = play(seed, steps, lagging=True)
+    found = records(world.entries, world.at)
+    check_no_overlap(found)
+    assert msgspec.json.encode(found) == msgspec.json.encode(records(world.follower(), world.at))
 
 
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 30), cut=st.floats(0, 1))
