@@ -215,6 +215,8 @@ class Controller:
             if deaf and self._announced is not None:
                 self._end_term(f"deaf: {'; '.join(deaf)}")
                 continue
+            if self._announced is not None and not self.state.leading and not self.loop.backlog:
+                self._end_term("another leader's fence was seen")
             waits = self._announced is None and (self._term is None or self._term.done())
             if not deaf and waits and self.elector.epoch is not None and not self._stopping:
                 self._acquired(self.elector.epoch)

@@ -80,6 +80,7 @@ class Loop:
         self._queue: deque[Event] = deque()
         self._woken = asyncio.Event()
         self._beat = timer()
+        self._ahead = state.now - round(timer() * 1000)
 
     def submit(self, event: Event) -> None:
         """Queue one event; the order of calls is the order of entries."""
@@ -106,7 +107,7 @@ class Loop:
         self._beat = self._timer()
         if not self._queue:
             deadline = self.state.agenda.next_deadline
-            left = MAX_REST_SECONDS if deadline is None else (deadline - self._clock()) / 1000
+            left = MAX_REST_SECONDS if deadline is None else (deadline - self._now()) / 1000
             self._woken.clear()
             waits = (
                 asyncio.ensure_future(self._woken.wait()),
@@ -119,10 +120,18 @@ class Loop:
                     wait.cancel()
         await asyncio.sleep(0)
 
+    def _now(self) -> int:
+        """ms since the epoch for the next entries: never behind the journal, and it never stands still. Where the
+        clock was set back, or had been wrong and wrote a future into the journal, time goes on from the latest it
+        ever showed, so that every grace time still ends."""
+        passed = round(self._timer() * 1000)
+        self._ahead = max(self._ahead, self._clock() - passed)
+        return self._ahead + passed
+
     def step(self) -> bool:
         """One batch: everything queued (bounded), what it decides, one commit, then the writes. Says whether
         anything was recorded."""
-        at = max(self._clock(), self.state.now)
+        at = max(self._now(), self.state.now)
         drained = self._drain(at)
         if not drained:
             return False

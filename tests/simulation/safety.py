@@ -26,6 +26,9 @@ class Safety:
         self._resources = resources
         self._forgiving = forgiving_seconds * 1000
         self._served: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+        self._limits: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+        self._used: dict[tuple[str, str], int] = {}
+        """What was used may stay when its budget is lowered."""
         self._excused: set[str] = set()
 
     def excuse(self, vmi: str) -> None:
@@ -39,15 +42,16 @@ class Safety:
         self._no_unit_twice(devices)
         self._whole_sets(devices)
         self._entries(devices)
+        self._constraints(devices)
         self._budgets(devices)
 
     def _note_served(self) -> None:
         now = self._cluster.store.clock()
-        for node in self._cluster.peek_all(NODE):
+        nodes = {node["metadata"]["name"]: status(node).get("allocatable", {}) for node in self._cluster.peek_all(NODE)}
+        for node in sorted({*nodes, *(node for node, _ in self._served)}):
             for name in sorted(set(self._resources.values())):
-                served = int(status(node).get("allocatable", {}).get(name, 0))
-                self._served[(node["metadata"]["name"], name)].append((now, served))
-        for seen in self._served.values():
+                self._served[(node, name)].append((now, int(nodes.get(node, {}).get(name, 0))))
+        for seen in (*self._served.values(), *self._limits.values()):
             while len(seen) > 1 and seen[1][0] < now - self._forgiving:
                 seen.pop(0)
 
@@ -86,16 +90,27 @@ class Safety:
                 f"{metadata['namespace']}/{metadata['name']} has {len(entries)} entries, {units} units: {short(group)}"
             )
 
+    def _constraints(self, devices: list[Document]) -> None:
+        """A set is on a node that its VM's nodeSelector names (P2)."""
+        for (namespace, vmi), group in by_vmi(devices).items():
+            found = self._cluster.peek(VMI, namespace, vmi)
+            wanted = (found or {"spec": {}})["spec"].get("nodeSelector") or {}
+            for device in group:
+                node = (status(device).get("placement") or {}).get("node")
+                known = self._cluster.peek(NODE, "", node) if node else None
+                labels = known["metadata"].get("labels", {}) if known else wanted
+                assert wanted.items() <= labels.items(), f"{namespace}/{vmi} asks for {wanted}: {short(group)}"
+
     def _budgets(self, devices: list[Document]) -> None:
         parents: dict[str, str | None] = {}
-        limits: dict[tuple[str, str], int] = {}
+        now = self._cluster.store.clock()
         for release in self._cluster.peek_all(RELEASE):
             metadata = release["metadata"]
             owned = owned_namespace(metadata["namespace"], metadata["name"])
             assert owned is not None
             parents[owned] = parent_of(metadata["namespace"], metadata["name"])
             for key, value in release["spec"]["values"].get("resourceQuotas", {}).items():
-                limits[(owned, key)] = int(value)
+                self._limits[(owned, key)].append((now, int(value)))
         used: dict[tuple[str, str], int] = defaultdict(int)
         for device in devices:
             if status(device).get("phase") not in ACCEPTED:
@@ -106,7 +121,10 @@ class Safety:
                 used[(tenant, key)] += device["spec"].get("count", 1)
                 tenant = parents.get(tenant)
         for place, units in used.items():
-            assert units <= limits.get(place, units), f"{place} uses {units} of {limits[place]}: {short(devices)}"
+            most = max((limit for _, limit in self._limits.get(place, [(0, units)])), default=units)
+            most = max(most, self._used.get(place, 0))
+            assert units <= most, f"{place} uses {units} of {most}: {short(devices)}"
+        self._used = dict(used)
 
 
 def left_over(cluster: MemoryCluster) -> list[str]:

@@ -37,7 +37,7 @@ class Story:
         self.safety = Safety(self.stage.cluster, CLASSES, forgiving_seconds=90)
         self.log: list[str] = []
         self.journals: list[Journal] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
         self._names = 0
         self._ids = 0
         self._allocatable = {node: dict(units) for node, units in NODES.items()}
@@ -73,7 +73,15 @@ class Story:
 
     async def step(self) -> None:
         """One random thing happens, then everyone reacts, then everything is checked."""
-        things: list[tuple[int, Callable[[], Awaitable[None]]]] = [
+        things = self.things()
+        thing = self.random.choices([found for _, found in things], [weight for weight, _ in things])[0]
+        await thing()
+        await self.stage.settle()
+        self.check()
+
+    def things(self) -> list[tuple[int, Callable[[], Awaitable[None]]]]:
+        """What may happen, and how often in proportion."""
+        return [
             (10, self.order),
             (12, self.start),
             (4, self.race),
@@ -90,10 +98,6 @@ class Story:
             (2, self.kill_leader),
             (2, self.restart),
         ]
-        thing = self.random.choices([found for _, found in things], [weight for weight, _ in things])[0]
-        await thing()
-        await self.stage.settle()
-        self.check()
 
     def check(self) -> None:
         self.safety.check()
@@ -141,8 +145,12 @@ class Story:
         dry = self.random.random() < 0.1
         await self.attempt(
             f"start {tenant}/{name} {references}{' (dry run)' if dry else ''}",
-            self.players.vmi(tenant, name, references, dry_run=dry),
+            self.players.vmi(tenant, name, references, dry_run=dry, spec=self.constraints()),
         )
+
+    def constraints(self) -> dict[str, Any]:
+        """What a VM asks of its node."""
+        return {}
 
     async def race(self) -> None:
         """Two VMs of one tenant start with the same devices at once, or one VM is started twice."""
@@ -258,7 +266,7 @@ class Story:
 
     def trouble(self, on: bool) -> None:
         """Let calls and watches of the binder fail at random."""
-        self.stage.cluster.faults = self._fault if on else None
+        self.stage.cluster.faults = self.fault if on else None
         self.tell(f"trouble {on}")
         if not on:
             self.stage.cluster.fate.release_all()
@@ -267,15 +275,20 @@ class Story:
     def _release_later(self) -> None:
         """An answer overtaken by the watch, by less than the binder's patience."""
 
+        self.release_after(0.5)
+
+    def release_after(self, seconds: float) -> None:
+        """Let every held call go on."""
+
         async def release() -> None:
-            await self.stage.time.sleep(0.5)
+            await self.stage.time.sleep(seconds)
             self.stage.cluster.fate.release_all()
 
         task = asyncio.ensure_future(release())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
-    def _fault(self, call: Call) -> Fault | None:
+    def fault(self, call: Call) -> Fault | None:
         if call.user != SERVICE_ACCOUNT or self.random.random() > 0.06:
             return None
         if call.verb == "event":

@@ -13,10 +13,12 @@ import pytest
 from reconciler import replay
 from reconciler.core import snapshot
 from reconciler.core.state import PlacementState
+from tests.simulation.harsh import HarshStory
 from tests.simulation.safety import left_over
 from tests.simulation.story import NODES, Story
 
 STEPS = 45
+HARSH_STEPS = 75
 
 
 def seeds() -> list[int]:
@@ -24,8 +26,8 @@ def seeds() -> list[int]:
     return list(range(int(first), int(last or first) + 1))
 
 
-async def play(seed: int, steps: int = STEPS) -> Story:
-    story = Story(seed)
+async def play(seed: int, steps: int = STEPS, kind: type[Story] = Story) -> Story:
+    story = kind(seed)
     try:
         await story.open()
         for index in range(steps):
@@ -46,6 +48,8 @@ async def play(seed: int, steps: int = STEPS) -> Story:
 async def come_to_rest(story: Story) -> None:
     """Without faults and with time, nothing is left half done."""
     story.trouble(False)
+    if isinstance(story, HarshStory):
+        await story.calm()
     await story.stage.later(400)
     for node in sorted(NODES):
         await story.players.cordon(node, False)
@@ -83,6 +87,15 @@ def agree(story: Story) -> None:
 @pytest.mark.parametrize("seed", seeds())
 def test_simulation(seed: int) -> None:
     story = asyncio.run(play(seed))
+    for journal in story.journals:
+        found = replay.verify(journal)
+        assert found.difference is None, f"seed {seed}: {found.difference}"
+
+
+@pytest.mark.parametrize("seed", seeds())
+def test_harsh_simulation(seed: int) -> None:
+    """Two leaders at once, late writes, jumping clocks, nodes and tenants that go (J5, P2, P4, P5, P6, R10)."""
+    story = asyncio.run(play(seed, HARSH_STEPS, HarshStory))
     for journal in story.journals:
         found = replay.verify(journal)
         assert found.difference is None, f"seed {seed}: {found.difference}"

@@ -1,0 +1,52 @@
+"""The loop's time: a wall clock that jumps holds up no deadline (J5, P4)."""
+
+from __future__ import annotations
+
+from journal.store import MemoryJournal
+from reconciler.core.agenda import Question, Topic
+from reconciler.core.decisions import Decision
+from reconciler.core.state import PlacementState
+from reconciler.loop import Loop
+from tests.edges.manual_time import ManualTime
+
+DAY = 86_400_000
+
+
+class NoWriter:
+    def send(self, seq: int, decision: Decision) -> None:
+        raise AssertionError("nothing is decided here")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = ManualTime()
+        self.jump = 0
+
+    def __call__(self) -> int:
+        return self.time.clock() + self.jump
+
+
+def test_j5_a_clock_that_was_a_day_ahead_and_is_set_right_does_not_stop_time() -> None:
+    clock, state = Clock(), PlacementState()
+    loop = Loop(MemoryJournal(), state, NoWriter(), clock=clock, timer=clock.time.timer)
+    state.agenda.put_at(clock(), Question(Topic.NODE, 0, "n1"))
+    clock.jump = DAY
+    assert loop.step()
+    ahead = state.now
+    assert ahead == clock()
+    clock.jump = 0
+    state.agenda.put_at(ahead + 60_000, Question(Topic.NODE, 0, "n1"))
+    clock.time.now += 59
+    assert not loop.step()
+    clock.time.now += 2
+    assert loop.step(), "the grace time ends after its minute, not after a day"
+    assert state.now == ahead + 61_000
+
+
+def test_j5_a_journal_written_in_the_future_does_not_stop_time() -> None:
+    clock, state = Clock(), PlacementState()
+    state.now = clock() + DAY
+    loop = Loop(MemoryJournal(), state, NoWriter(), clock=clock, timer=clock.time.timer)
+    state.agenda.put_at(state.now + 60_000, Question(Topic.NODE, 0, "n1"))
+    clock.time.now += 61
+    assert loop.step()
