@@ -128,7 +128,9 @@ def served(node: Node, report: GpuNode | None, fresh: bool, spoken: Collection[s
 
 def _shared(report: GpuNode, usage: Usage) -> dict[str, int]:
     """Units of each name that shares a card; most reports have none, and it is asked at every change."""
-    if not any(found.profiles or found.parent or found.kind != FunctionKind.PHYSICAL for found in report.functions):
+    if not any(
+        found.profiles or found.parent or found.kind != FunctionKind.PHYSICAL for found in report.functions
+    ):
         return {}
     used = {name: units.used(report, name) for name in sorted({*usage.placed, *usage.raw})}
     pending = {

@@ -39,7 +39,6 @@ from reconciler.core.objects import (
 from reconciler.core.state import PlacementState
 from reconciler.core.usage_meter import METERED
 
-
 OLD_VMI_MILLISECONDS = 10_000
 """A VMI made so much before a start asked for its devices is an earlier one of that name, of whose end we have not
 heard yet. Above what clocks differ, below what a VM takes to stop."""

@@ -79,6 +79,10 @@ class RawMeter:
             unproven = pod.terminal and (pod.vmi_name != "" or pod.finished <= began)
             mark = PodMark(seen=usage_pods.slim(pod), over=unproven)
             self.remember(mark)
+        elif mark.seen.vmi_name != pod.vmi_name:
+            self._forget(mark)
+            mark.seen = usage_pods.slim(pod)
+            self.remember(mark)
         mark.seen = usage_pods.slim(pod)
         start = usage_pods.began(pod)
         if mark.start is not None and start is not None and start != mark.start:
