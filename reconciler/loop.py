@@ -80,7 +80,8 @@ class Loop:
         self._queue: deque[Event] = deque()
         self._woken = asyncio.Event()
         self._beat = timer()
-        self._ahead = state.now - round(timer() * 1000)
+        self._passed = round(timer() * 1000)
+        self._ahead = max(state.now, clock()) - self._passed
 
     def submit(self, event: Event) -> None:
         """Queue one event; the order of calls is the order of entries."""
@@ -121,11 +122,16 @@ class Loop:
         await asyncio.sleep(0)
 
     def _now(self) -> int:
-        """ms since the epoch for the next entries: never behind the journal, and it never stands still. Where the
-        clock was set back, or had been wrong and wrote a future into the journal, time goes on from the latest it
-        ever showed, so that every grace time still ends."""
+        """ms since the epoch for the next entries: never behind the journal, never standing still, never jumping.
+
+        Where the clock was set back, or a wrong one wrote a future into the journal, time goes on from there, so
+        that every grace time still ends. Where it was set forward, time catches up at twice its pace: a grace time
+        that a jump ends at once would release a VM whose start is only on its way to us.
+        """
         passed = round(self._timer() * 1000)
-        self._ahead = max(self._ahead, self._clock() - passed)
+        lacking = self._clock() - passed - self._ahead
+        self._ahead += max(0, min(lacking, passed - self._passed))
+        self._passed = passed
         return self._ahead + passed
 
     def step(self) -> bool:

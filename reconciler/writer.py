@@ -82,7 +82,10 @@ class ClusterWriter:
 
     async def _run(self, identity: str, write: Write) -> None:
         async with self._slots:
-            outcome = await self._attempts(identity, write)
+            try:
+                outcome = await self._attempts(identity, write)
+            except Exception as error:  # without an outcome the object would be pending for ever
+                outcome = events.WriteConflicted(identity, f"no outcome is known: {error!r}")
         self._submit(outcome)
         if isinstance(outcome, events.WriteConflicted | events.WriteFoundGone):
             await self._reread(write.kind, write.namespace, write.name)

@@ -283,11 +283,12 @@ def templates_over_budget(state: PlacementState, start: Start) -> Refusal | None
 
 
 def templates_without_units(state: PlacementState, start: Start) -> Refusal | None:
-    wanted: dict[str, int] = {}
+    wanted: dict[str, list[TemplateReference]] = {}
     for template in start.templates:
-        wanted[template.class_name] = wanted.get(template.class_name, 0) + template.count
-    for class_name, count in sorted(wanted.items()):
-        order = Order(namespace=start.namespace, class_name=class_name, count=count)
+        wanted.setdefault(state.class_resources[template.class_name], []).append(template)
+    for _, templates in sorted(wanted.items()):
+        count = sum(template.count for template in templates)
+        order = Order(namespace=start.namespace, class_name=templates[0].class_name, count=count)
         refusal = no_free_units(state, order)
         if refusal is not None:
             return refusal

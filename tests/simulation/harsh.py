@@ -166,8 +166,7 @@ class HarshStory(Story):
         await self.attempt(f"KubeVirt permits {sorted(table)}", self.players.kubevirt(table))
 
     async def change_budget(self) -> None:
-        """Never below what tenant-a-sub may use: a child's budget is set aside whole (R4)."""
-        units = self.random.choice((2, 4, 6, 8))
+        units = self.random.choice((0, 2, 4, 6, 8))
         quotas = {"gpu.cozystack.io/a10": units}
         await self.attempt(f"tenant-a may use {units}", self.players.tenant("a", quotas=quotas))
 

@@ -27,8 +27,8 @@ class Safety:
         self._forgiving = forgiving_seconds * 1000
         self._served: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
         self._limits: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
-        self._used: dict[tuple[str, str], int] = {}
-        """What was used may stay when its budget is lowered."""
+        self._charged: dict[tuple[str, str], int] = {}
+        """What was charged may stay when its budget is lowered (R4)."""
         self._excused: set[str] = set()
 
     def excuse(self, vmi: str) -> None:
@@ -111,20 +111,23 @@ class Safety:
             parents[owned] = parent_of(metadata["namespace"], metadata["name"])
             for key, value in release["spec"]["values"].get("resourceQuotas", {}).items():
                 self._limits[(owned, key)].append((now, int(value)))
+        limits = {place: seen[-1][1] for place, seen in self._limits.items()}
         used: dict[tuple[str, str], int] = defaultdict(int)
         for device in devices:
-            if status(device).get("phase") not in ACCEPTED:
-                continue
-            key = f"gpu.cozystack.io/{device['spec']['className']}"
-            tenant: str | None = device["metadata"]["namespace"]
-            while tenant is not None:
-                used[(tenant, key)] += device["spec"].get("count", 1)
-                tenant = parents.get(tenant)
-        for place, units in used.items():
-            most = max((limit for _, limit in self._limits.get(place, [(0, units)])), default=units)
-            most = max(most, self._used.get(place, 0))
-            assert units <= most, f"{place} uses {units} of {most}: {short(devices)}"
-        self._used = dict(used)
+            if status(device).get("phase") in ACCEPTED:
+                key = f"gpu.cozystack.io/{device['spec']['className']}"
+                used[(device["metadata"]["namespace"], key)] += device["spec"].get("count", 1)
+
+        def charge(tenant: str, key: str) -> int:
+            children = sorted(child for child, parent in parents.items() if parent == tenant)
+            return used[(tenant, key)] + sum(max(limits.get((c, key), 0), charge(c, key)) for c in children)
+
+        for tenant, key in sorted(limits):
+            units = charge(tenant, key)
+            most = max(limit for _, limit in self._limits[(tenant, key)])
+            most = max(most, self._charged.get((tenant, key), 0))
+            assert units <= most, f"{tenant} is charged {units} of {most} {key}: {short(devices)}"
+            self._charged[(tenant, key)] = units
 
 
 def left_over(cluster: MemoryCluster) -> list[str]:
