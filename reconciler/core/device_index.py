@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from sortedcontainers import SortedSet
-
 from reconciler.core.objects import Device
 from reconciler.core.vocabulary import CONDITION_HELD, Phase, Reason
 from reconciler.core.waiting import WaitingOrders
@@ -59,14 +57,16 @@ def answered(device: Device) -> bool:
 
 
 class DeviceIndex:
-    """Indexes over all devices; `update` is the only way in."""
+    """Indexes over all devices; `update` is the only way in. Plain sets, sorted where they are read: a sorted set
+    for each VMI would be most of the memory of a large cluster."""
 
     def __init__(self) -> None:
         self.by_uid: dict[str, Address] = {}
-        self.by_vmi: dict[Address, SortedSet[Address]] = defaultdict(SortedSet)
-        self.by_node: dict[str, SortedSet[Address]] = defaultdict(SortedSet)
-        self.by_class: dict[str, SortedSet[Address]] = defaultdict(SortedSet)
-        self.by_request: dict[str, SortedSet[Address]] = defaultdict(SortedSet)
+        self.by_vmi: dict[Address, set[Address]] = defaultdict(set)
+        self.by_node: dict[str, set[Address]] = defaultdict(set)
+        self.by_class: dict[str, set[Address]] = defaultdict(set)
+        self.by_namespace: dict[str, set[Address]] = defaultdict(set)
+        self.by_request: dict[str, set[Address]] = defaultdict(set)
         self.waiting = WaitingOrders()
         self.bound: Counter[str] = Counter()
         """Class name to units that its devices hold on nodes."""
@@ -112,7 +112,10 @@ class DeviceIndex:
         return sum(size * count for size, count in self.holds.get(class_name, {}).items())
 
     def _keys(self, device: Device) -> list[tuple[dict, object]]:  # type: ignore[type-arg]
-        keys: list[tuple[dict, object]] = [(self.by_class, device.class_name)]  # type: ignore[type-arg]
+        keys: list[tuple[dict, object]] = [  # type: ignore[type-arg]
+            (self.by_class, device.class_name),
+            (self.by_namespace, device.namespace),
+        ]
         if device.attachment is not None:
             keys.append((self.by_vmi, (device.namespace, device.attachment.vmi_name)))
         if device.placement is not None:

@@ -176,7 +176,7 @@ class PlacementState:
         return sorted(name for _, name in self.objects[NODE.name])
 
     def _devices(self, addresses: Iterable[Address]) -> list[Device]:
-        return [device for found in addresses if (device := self.device(*found)) is not None]
+        return [device for found in sorted(addresses) if (device := self.device(*found)) is not None]
 
     def devices_of_vmi(self, namespace: str, vmi_name: str) -> list[Device]:
         """Devices attached to a VMI's name, by name."""
@@ -194,7 +194,7 @@ class PlacementState:
 
     def devices_in(self, namespace: str) -> list[Device]:
         """Devices of a namespace, by name."""
-        return self._devices(sorted(key for key in self.objects[DEVICE.name] if key[0] == namespace))
+        return self._devices(self.devices.by_namespace.get(namespace, ()))
 
     def all_devices(self) -> Iterator[Device]:
         for found in sorted(self.objects[DEVICE.name]):
