@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from reconciler.commands import cluster_jobs, history, journal, plan, report, run
+from reconciler.commands import cluster_jobs, history, journal, plan, report, run, usage
 from reconciler.console import console
 from reconciler.version import VERSION
 
@@ -42,6 +42,7 @@ for command in (
     *journal.COMMANDS,
     *report.COMMANDS,
     *plan.COMMANDS,
+    *usage.COMMANDS,
     *cluster_jobs.COMMANDS,
 ):
     main.add_command(command)

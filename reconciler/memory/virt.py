@@ -77,7 +77,7 @@ class VirtController:
             pod
             for pod in self._documents(POD, vmi["metadata"]["namespace"])
             if any(
-                owner.get("uid") == vmi["metadata"]["uid"]
+                owner.get("controller") and owner.get("uid") == vmi["metadata"]["uid"]
                 for owner in pod["metadata"].get("ownerReferences") or []
             )
         ]

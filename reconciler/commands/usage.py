@@ -1,0 +1,145 @@
+"""`usage`: who had what, where, from when to when, out of one or more replicas' journals (U1, U2, U3).
+
+Owns the arguments, the progress bar and the exit codes; records, formats and statements are `export`'s, `focus`'
+and `statement`'s.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from journal.store import Journal
+from reconciler import export, focus
+from reconciler.commands.history import fail, moment_of, opened
+from reconciler.parquet import ParquetMissing, write_parquet
+from reconciler.prices import PriceBook, PriceBookError, load
+from reconciler.statement import statement
+
+FORMATS = ("jsonl", "csv", "focus", "parquet")
+EXIT_OUTPUT = 5
+"""The output cannot be written, or its library is missing."""
+
+
+@click.command("usage")
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
+@click.option(
+    "--from", "start", metavar="TIME", help="Beginning of the window (RFC 3339); the oldest record otherwise."
+)
+@click.option("--to", "end", metavar="TIME", help="End of the window, not in it; all there is otherwise.")
+@click.option("--tenant", default="", help="Only this tenant's namespace and the tenants below it.")
+@click.option("--open/--no-open", "include_open", default=False, help="Also what still goes on, up to what is known.")
+@click.option("--cluster", default="default", show_default=True, help="The cluster's name, in every record.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="jsonl", show_default=True, help="Format.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="File, or for Parquet a directory; standard output otherwise."
+)
+@click.option("--prices", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Price book, for FOCUS.")
+@click.option("--issuer", default="hoster", show_default=True, help="Who bills, for FOCUS.")
+@click.option("--account", default="gpu", show_default=True, help="Billing account, for FOCUS.")
+@click.option("--currency", default="USD", show_default=True, help="Currency of a FOCUS export without prices.")
+def usage_command(
+    files: tuple[str, ...],
+    start: str | None,
+    end: str | None,
+    tenant: str,
+    include_open: bool,
+    cluster: str,
+    form: str,
+    out: Path | None,
+    prices: Path | None,
+    issuer: str,
+    account: str,
+    currency: str,
+) -> None:
+    """Usage records of one cluster out of its replicas' journal FILES, without doubles."""
+    window = (_time(start, "--from"), _time(end, "--to"))
+    if form == "focus" and None in window:
+        raise click.UsageError("--format focus is a statement of a period: give --from and --to")
+    if form == "parquet" and out is None:
+        raise click.UsageError("--format parquet writes a directory: give --out")
+    billed = focus.Issuer(name=issuer, account=account, currency=currency)
+    try:
+        book = load(prices) if prices is not None else None
+        with ExitStack() as stack:
+            journals: list[Journal] = [stack.enter_context(opened(file)) for file in files]
+            reached = stack.enter_context(_bar())
+            if form == "focus":
+                _write_focus(journals, window, tenant, cluster, billed, book, out, reached)
+                return
+            records = export.usage(
+                journals,
+                cluster=cluster,
+                start=window[0],
+                end=window[1],
+                tenant=tenant,
+                include_open=include_open,
+                progress=reached,
+            )
+            if form == "parquet":
+                assert out is not None
+                write_parquet(records, out, cluster=cluster)
+                return
+            with _output(out) as file_out:
+                (export.write_jsonl if form == "jsonl" else export.write_csv)(records, file_out)
+    except (PriceBookError, ValueError) as error:
+        raise click.UsageError(str(error)) from error
+    except (ParquetMissing, OSError) as error:
+        fail(str(error), EXIT_OUTPUT)
+
+
+def _write_focus(
+    journals: list[Journal],
+    window: tuple[int | None, int | None],
+    tenant: str,
+    cluster: str,
+    issuer: focus.Issuer,
+    book: PriceBook | None,
+    out: Path | None,
+    reached: Callable[[int, int], None] | None,
+) -> None:
+    start, end = window
+    assert start is not None and end is not None
+    charges = statement(journals, cluster=cluster, start=start, end=end, tenant=tenant, progress=reached)
+    with _output(out) as file_out:
+        focus.write_focus(charges, file_out, issuer=issuer, start=start, prices=book)
+
+
+def _time(text: str | None, option: str) -> int | None:
+    seq, at = moment_of(text)
+    if seq is not None:
+        raise click.BadParameter(f"{text!r} is an entry; a window is given in times", param_hint=option)
+    return at
+
+
+@contextmanager
+def _output(out: Path | None) -> Iterator[IO[str]]:
+    """The file, or standard output. A file appears whole or not at all."""
+    if out is None:
+        yield sys.stdout
+        return
+    partial = out.with_name(f"{out.name}.partial")
+    with partial.open("w", newline="", encoding="utf-8") as file_out:
+        yield file_out
+    partial.rename(out)
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar on a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("reading", total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
+
+
+COMMANDS = (usage_command,)
