@@ -26,11 +26,14 @@ from reconciler.cluster import (
     Unauthorized,
     Unavailable,
 )
-from reconciler.core.decisions import Decision, Verb, Write
+from reconciler.core.decisions import Action, Decision, Verb, Write
 from reconciler.core.objects import KINDS
 
 MAX_IN_FLIGHT = 64
 """Writes under way at once; more only queue in the API server's priority level."""
+
+TAKING = (Action.BIND, Action.RESTORE)
+"""Decisions that put units on a node."""
 
 Reread = Callable[[str, str, str], Awaitable[None]]
 """(kind, namespace, name): GET the object and submit what it is now."""
@@ -62,14 +65,24 @@ class ClusterWriter:
         self._may_write = may_write
         self._sleep = sleep
         self._slots = asyncio.Semaphore(MAX_IN_FLIGHT)
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[Event]] = set()
+        self._freeing: dict[asyncio.Task[Event], str] = {}
 
     def send(self, seq: int, decision: Decision) -> None:
-        """Start the writes of one decision; they run side by side."""
+        """Start the writes of one decision; they run side by side. What puts units on a node goes out after what
+        gives units of that node back has landed: else another leader could find both there."""
+        taking = decision.action in TAKING
+        first = [task for task, node in self._freeing.items() if taking and node in (decision.node, "")]
         for index, write in enumerate(decision.writes):
-            task = asyncio.ensure_future(self._run(f"{seq}.{index}", write))
+            task = asyncio.ensure_future(self._run(f"{seq}.{index}", write, first))
             self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
+            if _frees(write):
+                self._freeing[task] = decision.node
+            task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Event]) -> None:
+        self.tasks.discard(task)
+        self._freeing.pop(task, None)
 
     @property
     def in_flight(self) -> int:
@@ -80,7 +93,11 @@ class ClusterWriter:
         while self.tasks:
             await asyncio.wait(set(self.tasks))
 
-    async def _run(self, identity: str, write: Write) -> None:
+    async def _run(self, identity: str, write: Write, first: list[asyncio.Task[Event]]) -> Event:
+        if first and not await _landed(first):
+            outcome: Event = events.WriteDropped(identity)
+            self._submit(outcome)
+            return outcome
         async with self._slots:
             try:
                 outcome = await self._attempts(identity, write)
@@ -89,6 +106,7 @@ class ClusterWriter:
         self._submit(outcome)
         if isinstance(outcome, events.WriteConflicted | events.WriteFoundGone):
             await self._reread(write.kind, write.namespace, write.name)
+        return outcome
 
     async def _attempts(self, identity: str, write: Write) -> Event:
         delay, sent = 0.1, False
@@ -135,6 +153,17 @@ class ClusterWriter:
             subresource="status" if write.verb is Verb.STATUS else "",
         )
         return _version(answer)
+
+
+async def _landed(tasks: list[asyncio.Task[Event]]) -> bool:
+    await asyncio.wait(tasks)
+    return all(not task.cancelled() and isinstance(task.result(), events.WriteSucceeded) for task in tasks)
+
+
+def _frees(write: Write) -> bool:
+    """The write takes a device off its node. A lost one gives nothing back that could be had."""
+    status = write.body.get("status") or {}
+    return "placement" in status and status["placement"] is None
 
 
 def _conditional(write: Write) -> dict[str, Any]:

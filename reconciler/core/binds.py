@@ -179,6 +179,9 @@ def request(state: PlacementState, question: Question) -> Decision | None:
         return _refuse_bind(state, devices, verdict)
     if any(DEVICE_FINALIZER not in device.finalizers for device in devices):
         return guard(next(device for device in devices if DEVICE_FINALIZER not in device.finalizers))
+    elsewhere = [d for d in devices if d.placement is not None and d.placement.node != verdict.node]
+    if elsewhere:
+        return _unplace(elsewhere[0])
     return _bind(state, devices, verdict.node)
 
 
@@ -253,6 +256,23 @@ def _bind(state: PlacementState, devices: list[Device], node: str) -> Decision:
         node=node,
         message=f"{sum(device.count for device in devices)} units on node {node}",
         writes=tuple(writes),
+    )
+
+
+def _unplace(device: Device) -> Decision:
+    """Half of a set that was placed before goes from its node first, then the set is decided: no device ever moves
+    from node to node in one write (J5)."""
+    assert device.placement is not None
+    after = msgspec.structs.replace(device, placement=None, bind_answer=None)
+    if holds_units(device):
+        after = msgspec.structs.replace(after, phase=Phase.ATTACHED.value)
+    return Decision(
+        action=Action.RELEASE,
+        kind=DEVICE.name,
+        subject=subject(device),
+        node=device.placement.node,
+        message="its set is placed anew",
+        writes=(status_write(device, after),),
     )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from journal import events
 from reconciler.core import checks
+from reconciler.core.decisions import Action
 from reconciler.core.objects import DEVICE, NODE, Attachment, BindRequest, Constraints, Device
 from reconciler.core.references import TemplateReference
 from reconciler.core.vocabulary import Phase, Reason
@@ -68,3 +70,25 @@ def test_p1_templates_of_two_classes_of_one_name_are_counted_together() -> None:
     templates = [TemplateReference("a10", 1), TemplateReference("a10-pair", 1)]
     refusal = checks.check_start(world.state, NS, "vm", [], templates, Constraints())
     assert refusal is not None and refusal.reason is Reason.NO_FREE_UNITS and refusal.missing == 1
+
+
+def test_j5_a_half_placed_set_leaves_its_node_before_it_goes_to_another() -> None:
+    """The two writes of a move from node to node could land apart and find the new node given away (B2)."""
+    world = World().ready(("n1", 2), ("n2", 3))
+    for name in ("d1", "d2"):
+        world.order(name)
+    world.refuse_writes = True
+    world.ask("vm", "d1", "d2")
+    world.refuse_writes = False
+    (first, second), world.held_writes = world.held_writes[:2], []
+    world.land(*first)
+    assert world.device("d1").placement is not None
+    world.pod("raw", "n1", 1)
+    world.tell(events.WriteConflicted(second[0], "modified"))
+    world.decisions.clear()
+    world.put(DEVICE, world.objects[(DEVICE.name, NS, "d2")], "read")
+    world.run()
+    about = [(d.action, d.node) for d in world.decisions if d.kind == DEVICE.name]
+    assert about == [(Action.RELEASE, "n1"), (Action.BIND, "n2")]
+    nodes = {found.node for name in ("d1", "d2") if (found := world.device(name).placement)}
+    assert nodes == {"n2"}
