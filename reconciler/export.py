@@ -73,9 +73,9 @@ def usage(
 
     `start`, `end` (ms, half open): intervals are cut to the window; an id is that of the piece. `tenant`: only
     it and the tenants below it. An interval that goes on past `end` is complete for the window. One that still
-    goes on where the journals end is left out, or with `include_open` told up to there. `now`: until when the
-    journals are known to be complete (a running controller that wrote nothing since had nothing to write);
-    without it, until their last entries. `as_of`: as was known at that time (ms): later entries are not read.
+    goes on where the journals end is left out, or with `include_open` told up to there. `now`: until when
+    the newest journal is known to be complete (a running controller that wrote nothing since had nothing to
+    write); without it, until its last entry. `as_of`: as was known at that time (ms): later entries are not read.
 
     Raises `JournalPruned` where a journal begins after its first entry and without a snapshot, ValueError for
     a window that ends before it begins, `SnapshotError` where a pruned
@@ -86,11 +86,13 @@ def usage(
     with Spool(Told, order) as told, Spool(Record, _by_beginning) as kept:
         knowledge = []
         report = _Report(journals, progress)
+        newest = max((journal.last_at for journal in journals), default=0)
         for number, journal in enumerate(journals):
-            reader = _Reader(journal, UsageFold(cluster), start, now, as_of)
-            for record in reader.records(report):
+            current = now if journal.last_at == newest else None
+            reader = _Reader(journal, UsageFold(cluster), start, current, as_of)
+            for record, provisional in reader.records(report):
                 if _within(record, start, end):
-                    told.add(Told(record, number))
+                    told.add(Told(record, number, provisional))
             knowledge.append(reader.knowledge)
         known = max((one.until for one in knowledge), default=0)
         for record in merge(told, knowledge):
@@ -166,11 +168,14 @@ class _Reader:
         self._as_of = as_of
         self._now = now
         self._state = _begin(journal, start if start is None or as_of is None else min(start, as_of))
-        self.knowledge = Knowledge(0, 0)
+        self.knowledge = Knowledge(0)
 
-    def records(self, report: _Report) -> Iterator[Record]:
+    def records(self, report: _Report) -> Iterator[tuple[Record, bool]]:
+        """Each record, and whether a later entry may change it."""
         state = self._state
-        since = state.now if state.meter.ready else None
+        watched: list[tuple[int, int]] = []
+        since = state.now if state.synced else None
+        before = state.now
         went_on = False
         for entry in self._journal.read(after=state.seq):
             if self._as_of is not None and entry.at > self._as_of:
@@ -178,14 +183,22 @@ class _Reader:
                 break
             fold(state, entry)
             report.step()
-            if since is None and state.meter.ready:
+            if since is not None and not state.synced:
+                watched.append((since, before))
+                since = None
+            elif since is None and state.synced:
                 since = entry.at
-            yield from self._usage.step(state, entry)
+            before = entry.at
+            for record in self._usage.step(state, entry):
+                yield record, False
         until = state.now if self._now is None else max(state.now, self._now)
         if self._as_of is not None:
             until = self._as_of if went_on else min(until, max(self._as_of, state.now))
-        self.knowledge = Knowledge(until if since is None else since, until)
-        yield from self._usage.open(state, until)
+        if since is not None:
+            watched.append((since, until))
+        self.knowledge = Knowledge(until, tuple(watched))
+        for record in self._usage.open(state, until):
+            yield record, True
 
 
 def _begin(journal: Journal, start: int | None) -> PlacementState:

@@ -15,7 +15,7 @@ from typing import IO
 import msgspec
 
 from reconciler.core.usage import Record, UsageState
-from reconciler.export import plain, unit_seconds
+from reconciler.export import plain
 from reconciler.prices import Price, PriceBook
 from reconciler.statement import Charge
 
@@ -42,6 +42,13 @@ COLUMNS = (
     "ChargeFrequency",
     "ChargePeriodEnd",
     "ChargePeriodStart",
+    "CommitmentDiscountCategory",
+    "CommitmentDiscountId",
+    "CommitmentDiscountName",
+    "CommitmentDiscountQuantity",
+    "CommitmentDiscountStatus",
+    "CommitmentDiscountType",
+    "CommitmentDiscountUnit",
     "ConsumedQuantity",
     "ConsumedUnit",
     "ContractedCost",
@@ -77,7 +84,16 @@ COLUMNS = (
 )
 """Of every export, priced or not."""
 
-PRICED_COLUMNS = ("ContractedUnitPrice", "ListUnitPrice", "SkuPriceDetails", "SkuPriceId")
+PRICED_COLUMNS = (
+    "ContractedUnitPrice",
+    "ListUnitPrice",
+    "PricingCurrency",
+    "PricingCurrencyContractedUnitPrice",
+    "PricingCurrencyEffectiveCost",
+    "PricingCurrencyListUnitPrice",
+    "SkuPriceDetails",
+    "SkuPriceId",
+)
 """Only with a price book: FOCUS takes a usage row without a unit price only from who publishes none at all."""
 
 
@@ -152,9 +168,9 @@ def _row(
     billed = month_of(start if charge.correction else record.start)
     placed = record.state is not UsageState.RAW
     begin = record.start // 1000
-    unit_price = None if price is None else plain(price.per_unit_hour)
+    unit_price = None if price is None else _decimal(price.per_unit_hour)
     return {
-        "BilledCost": plain(cost),
+        "BilledCost": _decimal(cost),
         "BillingAccountId": issuer.account,
         "BillingAccountName": issuer.account_name or issuer.account,
         "BillingAccountType": "Cluster",
@@ -169,18 +185,22 @@ def _row(
         "ChargeFrequency": "Usage-Based",
         "ChargePeriodStart": _second(begin),
         "ChargePeriodEnd": _second(max(record.end // 1000, begin + 1)),
-        "ConsumedQuantity": ("-" if charge.sign < 0 else "") + unit_seconds(record),
+        "ConsumedQuantity": _decimal(Decimal(charge.sign * record.unit_milliseconds).scaleb(-3)),
         "ConsumedUnit": "GPU-Seconds",
-        "ContractedCost": plain(cost),
+        "ContractedCost": _decimal(cost),
         "ContractedUnitPrice": unit_price,
-        "EffectiveCost": plain(cost),
+        "EffectiveCost": _decimal(cost),
         "HostProviderName": issuer.name,
         "InvoiceId": None,
         "InvoiceIssuerName": issuer.name,
-        "ListCost": plain(cost),
+        "ListCost": _decimal(cost),
         "ListUnitPrice": unit_price,
         "PricingCategory": "Standard",
-        "PricingQuantity": plain(hours),
+        "PricingCurrency": currency,
+        "PricingCurrencyContractedUnitPrice": unit_price,
+        "PricingCurrencyEffectiveCost": _decimal(cost),
+        "PricingCurrencyListUnitPrice": unit_price,
+        "PricingQuantity": _decimal(hours),
         "PricingUnit": "GPU-Hours",
         "ProviderName": issuer.name,
         "PublisherName": issuer.name,
@@ -190,7 +210,7 @@ def _row(
         "ResourceName": f"{record.namespace}/{record.name}",
         "ResourceType": record.kind,
         "ServiceCategory": "Compute",
-        "ServiceName": "GPU",
+        "ServiceName": "GPU" if placed else "GPU of pods",
         "ServiceProviderName": issuer.name,
         "ServiceSubcategory": "Virtual Machines" if placed else "Containers",
         "SkuId": f"{sku(record)}/{record.state.value}",
@@ -206,6 +226,12 @@ def _row(
         "x_UsageId": record.id,
         "x_UsageState": record.state.value,
     }
+
+
+def _decimal(number: Decimal) -> str:
+    """A decimal that no reader takes for an integer: a column's type is guessed from its text."""
+    text = plain(number)
+    return text if "." in text else f"{text}.0"
 
 
 def _second(time: int) -> str:

@@ -16,17 +16,26 @@ from reconciler.core.usage import Record, identity
 
 
 class Knowledge(msgspec.Struct, frozen=True):
-    """What one journal can speak of, in ms: it knew the whole cluster since `since` and ends at `until`."""
+    """When one journal knew the whole cluster, in ms: (from, until) of each unbroken time. It ends at `until`."""
 
-    since: int
     until: int
+    watched: tuple[tuple[int, int], ...] = ()
+
+    def watching(self, at: int) -> bool:
+        """It saw everything at `at`, and went on."""
+        return any(since <= at < until for since, until in self.watched)
+
+    def next_look(self, at: int) -> int | None:
+        """When it knew everything again after `at`; None: never."""
+        return next((since for since, _ in self.watched if since >= at), None)
 
 
 class Told(msgspec.Struct, frozen=True):
-    """A record and the number of the journal that tells it."""
+    """A record and the number of the journal that tells it. `provisional`: a later fact may take it back."""
 
     record: Record
     journal: int
+    provisional: bool = False
 
 
 def order(told: Told) -> tuple[object, ...]:
@@ -53,8 +62,9 @@ def merge(told: Iterable[Told], knowledge: list[Knowledge]) -> Iterator[Record]:
 
 def _subject(told: list[Told], knowledge: list[Knowledge]) -> list[Record]:
     best = [
-        _best(list(found), knowledge)
+        record
         for _, found in groupby(told, key=lambda one: (one.record.start, one.record.interval))
+        if (record := _best(list(found), knowledge)) is not None
     ]
     line: list[Record] = []
     queue = [(record.start, number, record) for number, record in enumerate(best)]
@@ -72,20 +82,24 @@ def _subject(told: list[Told], knowledge: list[Knowledge]) -> list[Record]:
     return line
 
 
-def _best(told: list[Told], knowledge: list[Knowledge]) -> Record:
-    """One interval as several journals tell it."""
+def _best(told: list[Told], knowledge: list[Knowledge]) -> Record | None:
+    """One interval as several journals tell it; None where another journal knew better when they ended."""
+    sure = [one.record for one in told if not one.provisional]
+    if sure:
+        return _surest(sure)
+    tellers = {one.journal for one in told}
+    known = max(knowledge[number].until for number in tellers)
+    others = [one for number, one in enumerate(knowledge) if number not in tellers and one.until > known]
+    if any(one.watching(known) for one in others):
+        return None
     ended = [one.record for one in told if not one.record.open]
     if ended:
         return _surest(ended)
-    until = max(one.record.end for one in told)
-    record = next(one.record for one in told if one.record.end == until)
-    known = max(knowledge[one.journal].until for one in told)
-    tellers = {one.journal for one in told}
-    others = [one for number, one in enumerate(knowledge) if number not in tellers and one.until > known]
-    if not others:
+    record = max((one.record for one in told), key=lambda one: one.end)
+    looks = [look for one in others if (look := one.next_look(known)) is not None]
+    if not looks:
         return record
-    latest = min(max(until, one.since) for one in others)
-    return msgspec.structs.replace(record, open=False, end_earliest=until, end_latest=latest)
+    return msgspec.structs.replace(record, open=False, end_earliest=record.end, end_latest=min(looks))
 
 
 def _surest(ended: list[Record]) -> Record:

@@ -15,7 +15,7 @@ from journal import events
 from journal.events import Entry, Event
 from reconciler.core import snapshot
 from reconciler.core.fold import adds_nothing, fold
-from reconciler.core.objects import DEVICE, NODE, POD, VMI, Constraints, Device, Node, Pod, Vmi
+from reconciler.core.objects import DEVICE, NODE, POD, VMI, Constraints, Device, Kind, Node, Object, Pod, Vmi
 from reconciler.core.state import PlacementState
 from reconciler.core.usage import Record, UsageFold
 from tests.core.twins.usage import Twin
@@ -45,6 +45,11 @@ class Story(World):
     def tell(self, event: Event) -> None:
         self.told.append((self.at, event))
         super().tell(event)
+
+    def put(self, kind: Kind, item: Object, source: str = "watch") -> Object:
+        if isinstance(item, Vmi):
+            self.twin.listed(item)
+        return super().put(kind, item, source)
 
     def wait(self, seconds: int) -> None:
         for passed in range(seconds):

@@ -20,6 +20,11 @@ class Twin:
 
     def __init__(self) -> None:
         self.seconds: list[tuple[int, list[Object]]] = []
+        self.launchers: dict[str, str] = {}
+
+    def listed(self, vmi: Vmi) -> None:
+        """What a VMI lists, if only for a moment between two seconds."""
+        self.launchers.update(dict.fromkeys(vmi.active_pods, vmi.name))
 
     def sample(self, at: int, objects: Mapping[tuple[str, str, str], Object]) -> None:
         self.seconds.append((at, list(objects.values())))
@@ -53,13 +58,6 @@ class Twin:
 
     def _raw(self, settle: int) -> dict[tuple[str, str], list[tuple[int, int]]]:
         """Per pod and name the seconds of runs that lasted for the settling time."""
-        launcher_of = {
-            pod: vmi.name
-            for _, objects in self.seconds
-            for vmi in objects
-            if isinstance(vmi, Vmi)
-            for pod in vmi.active_pods
-        }
         lines: dict[tuple[str, str], list[tuple[int, int]]] = {}
         for at, objects in self.seconds:
             for pod in objects:
@@ -72,7 +70,7 @@ class Twin:
                             and device.attachment is not None
                             and device.phase not in ("", "Pending")
                             and device.namespace == pod.namespace
-                            and device.attachment.vmi_name == launcher_of.get(pod.uid)
+                            and device.attachment.vmi_name == self.launchers.get(pod.uid)
                             and _resource(objects, device.class_name) == name
                         )
                         lines.setdefault((pod.uid, name), []).append((at, max(0, wanted - covered)))
