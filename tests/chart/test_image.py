@@ -52,5 +52,5 @@ def test_chart_metadata_is_complete_and_versions_agree():
     assert {crd["kind"] for crd in crds} == {"GPUClass", "GPUDevice", "GPUNode"}
     project = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert project and project[1] == chart["appVersion"]
-    changelog = (ROOT / "CHANGELOG.md").read_text()
+    changelog = (ROOT / "chart" / "CHANGELOG.md").read_text()
     assert f"## {chart['version']}" in changelog and "### Upgrade notes" in changelog
