@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from reconciler.core import bodies, checks
-from reconciler.core.agenda import Question, Topic
+from reconciler.core.agenda import Question
 from reconciler.core.checks import Refusal, Start
 from reconciler.core.decisions import Action, Decision, Verb, Write, write
 from reconciler.core.device_index import accepted, answered, holds_units, pending_order
@@ -21,10 +21,6 @@ from reconciler.core.state import PlacementState
 from reconciler.core.vocabulary import CONDITION_HELD, DEVICE_FINALIZER, Outcome, Phase
 
 ACCEPTED = "the units are held for this order"
-
-ANSWER_SHARES = 50
-"""A class's pending orders are looked at again in so many parts, one a second: within the minute that state.py
-leaves between rounds, and a start's answer never queues behind more than a fiftieth of them."""
 
 
 def subject(device: Device) -> str:
@@ -114,20 +110,6 @@ def order(state: PlacementState, question: Question) -> Decision | None:
         message=f"{device.count} units of {device.class_name} are held",
         writes=(status_write(device, after),),
     )
-
-
-def answers(state: PlacementState, question: Question) -> None:
-    """Look again at the next share of a class's pending orders, so that the numbers they were refused with come up
-    to date without a write to each at every change."""
-    waiting = state.devices.waiting.of_class(question.name)
-    first = waiting.bisect_right((question.when, question.namespace))
-    share = -(-len(waiting) // ANSWER_SHARES)
-    tickets = waiting[first : first + share]
-    for ticket in tickets:
-        state.ask_order(*ticket)
-    if first + share < len(waiting):
-        created, uid = tickets[-1]
-        state.agenda.put_at(state.now + 1000, Question(Topic.ANSWERS, created, question.name, uid))
 
 
 def guard(device: Device) -> Decision:

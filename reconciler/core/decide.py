@@ -2,14 +2,15 @@
 
 Owns which question has which answer; each answer is a ladder of early returns. Takes questions off the agenda
 and changes nothing else: the fold of the decision itself, and of the outcomes of its writes, puts new ones.
-`binds` answers requests and orders, `repairs` what nodes and VMIs force, `publish` what is shown to others.
+`binds` answers requests and orders, `repairs` what nodes and VMIs force, `publish` what is shown to others,
+`turns` which orders are looked at again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from reconciler.core import binds, publish, repairs
+from reconciler.core import binds, publish, repairs, turns
 from reconciler.core.agenda import Question, Topic
 from reconciler.core.decisions import Decision
 from reconciler.core.state import PlacementState
@@ -22,7 +23,7 @@ ANSWERS: dict[Topic, Callable[[PlacementState, Question], Decision | None]] = {
     Topic.ORDER: binds.order,
     Topic.CLASS: publish.gpu_class,
     Topic.SETTINGS: publish.settings,
-    Topic.ANSWERS: binds.answers,
+    Topic.ANSWERS: turns.answers,
 }
 
 

@@ -1,8 +1,8 @@
 """Which pending orders are looked at again when something is given back (P1b).
 
 Owns the choice, so that one unit more does not wake every order there is: of orders alike the oldest, and only what
-the change may help. Judging them is `checks`'; what nobody is woken for comes up to date with `binds.answers`.
-Before the first lists are complete nothing is asked, since everything is once they are.
+the change may help. Judging them is `checks`'; what nobody is woken for comes up to date with `answers`. Before the
+first lists are complete nothing is asked, since everything is once they are.
 """
 
 from __future__ import annotations
@@ -10,10 +10,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from reconciler.core import tenants
+from reconciler.core.agenda import Question, Topic
 from reconciler.core.device_index import refused_by_budget
 from reconciler.core.objects import Device
 from reconciler.core.state import PlacementState
 from reconciler.core.waiting import Ticket
+
+ANSWER_SHARES = 50
+"""A class's pending orders are looked at again in so many parts, one a second: within the minute that state.py
+leaves between rounds, and a start's answer never queues behind more than a fiftieth of them."""
+
+
+def answers(state: PlacementState, question: Question) -> None:
+    """Look again at the next share of a class's pending orders, so that the numbers they were refused with come up
+    to date without a write to each at every change."""
+    waiting = state.devices.waiting.of_class(question.name)
+    first = waiting.bisect_right((question.when, question.namespace))
+    share = -(-len(waiting) // ANSWER_SHARES)
+    tickets = waiting[first : first + share]
+    for ticket in tickets:
+        state.ask_order(*ticket)
+    if first + share < len(waiting):
+        created, uid = tickets[-1]
+        state.agenda.put_at(state.now + 1000, Question(Topic.ANSWERS, created, question.name, uid))
 
 
 def units_returned(state: PlacementState, resource_name: str) -> None:
