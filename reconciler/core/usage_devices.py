@@ -71,6 +71,8 @@ def steps(
         if before is None or not _anew(before, now):
             return []
         return [Step(between(since, max(span.start.at, gap), since), what)]
+    if span is not None and not made and not _direct(span.what, what):
+        return [Step(between(since, max(span.start.at, gap), since), what)]
     return [*made, Step(_moment(now, since, at, span), what)]
 
 
@@ -128,8 +130,19 @@ def _with_state(what: What, state: UsageState) -> What:
 
 
 def _anew(before: Device, now: Device) -> bool:
-    """The device came back to the phase it had: what lay between went unseen."""
-    return before.phase == now.phase and 0 < before.phase_since < now.phase_since
+    """The device came back to the node it had: what lay between went unseen. A hold that begins anew may have been
+    attached in between and never bound, which is one hold."""
+    placed = now.phase in (Phase.BOUND, Phase.LOST)
+    return placed and before.phase == now.phase and 0 < before.phase_since < now.phase_since
+
+
+def _direct(before: What, after: What) -> bool:
+    """One step of the binder leads from one to the other; else something between them went unseen."""
+    if UsageState.HELD in (before.state, after.state):
+        return True
+    if before.vmi != after.vmi or before.state is after.state is UsageState.LOST:
+        return False
+    return before.node == after.node or before.state is after.state
 
 
 def covers_since(before: Device | None, now: Device, at: int) -> Moment | None:

@@ -112,7 +112,9 @@ class Meter:
         elif kind == POD.name:
             pod = state.pod(uid)
             if pod is not None:
-                self._raw.observe(state, pod, self._began)
+                listed = isinstance(event, events.ObjectObserved) and event.source == "list"
+                proven = (self._last_at if state.synced else self._gap) if listed else None
+                self._raw.observe(state, pod, self._began, proven)
             else:
                 self._raw.vanish(state, uid, self._removal(state, event, uid))
         elif kind == VMI.name:

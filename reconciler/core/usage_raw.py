@@ -69,9 +69,10 @@ class RawMeter:
 
     # What happens to a pod
 
-    def observe(self, state: PlacementState, pod: Pod, began: int) -> None:
+    def observe(self, state: PlacementState, pod: Pod, began: int, proven: int | None) -> None:
         """A pod's new value. `began`: when the journal did (ms): what was over by then was never ours to count,
-        and of a launcher that is over nobody can tell whether it was one."""
+        and of a launcher that is over nobody can tell whether it was one. `proven`: until when a pod told by a list
+        was last in view (ms): unlisted beyond that is a guess (U1b)."""
         mark = self._pods.get(pod.uid)
         if not pod.requests or (mark is not None and mark.over):
             return
@@ -91,6 +92,8 @@ class RawMeter:
         mark.start = start
         if pod.terminal and start is not None:
             mark.end = usage_pods.finished(pod, state.now, start.at)
+            if proven is not None and pod.vmi_name and not mark.vmi_uid:
+                mark.over = proven - start.at < state.settings.settle
         self._judge(state, mark, _about(state, start))
         mark.over = mark.over or (pod.terminal and start is None)
 

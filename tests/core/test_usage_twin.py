@@ -15,7 +15,20 @@ from journal import events
 from journal.events import Entry, Event
 from reconciler.core import snapshot
 from reconciler.core.fold import adds_nothing, fold
-from reconciler.core.objects import DEVICE, NODE, POD, VMI, Constraints, Device, Kind, Node, Object, Pod, Vmi
+from reconciler.core.objects import (
+    DEVICE,
+    KINDS,
+    NODE,
+    POD,
+    VMI,
+    Constraints,
+    Device,
+    Kind,
+    Node,
+    Object,
+    Pod,
+    Vmi,
+)
 from reconciler.core.state import PlacementState
 from reconciler.core.usage import Record, UsageFold
 from tests.core.twins.usage import Twin
@@ -56,19 +69,50 @@ class Story(World):
             self.twin.sample(self.at + passed * 1000, self.objects)
         self.later(seconds)
 
-    def follower(self) -> list[Entry]:
-        """The journal of a replica that saw the same and decided nothing."""
+    def follower(self, down: tuple[int, int] = (0, 0)) -> list[Entry]:
+        """The journal of a replica that saw the same and decided nothing. `down`: while it was, by what had been
+        told (from, to); at its return it lists everything anew."""
         state = PlacementState()
         entries: list[Entry] = []
-        for at, event in self.told:
+        there: dict[tuple[str, str, str], events.ObjectObserved] = {}
+
+        def write(at: int, event: Event) -> None:
             if isinstance(event, LEADERS) or (
                 isinstance(event, events.ObjectObserved) and adds_nothing(state, event)
             ):
-                continue
+                return
             entry = Entry(state.seq + 1, state.seq + 1, at, event)
             fold(state, entry)
             entries.append(entry)
+
+        for number, (at, event) in enumerate(self.told):
+            if isinstance(event, events.ObjectObserved):
+                there[(event.kind, event.namespace, event.name)] = event
+            elif isinstance(event, events.ObjectDeleted):
+                there.pop((event.kind, event.namespace, event.name), None)
+            if not down[0] <= number < down[1]:
+                write(at, event)
+            elif number == down[1] - 1:
+                for back in _returned(state, there):
+                    write(at, back)
         return entries
+
+
+def _returned(state: PlacementState, there: dict[tuple[str, str, str], events.ObjectObserved]) -> list[Event]:
+    """What a replica tells when it is back: what is gone, what there is, kind by kind."""
+    told: list[Event] = [events.ControllerStarted("binder-1", "test")]
+    for kind in KINDS:
+        for namespace, name in sorted(state.objects[kind]):
+            known = state.objects[kind][(namespace, name)]
+            now = there.get((kind, namespace, name))
+            if now is None or now.uid != known.uid:
+                told.append(
+                    events.ObjectDeleted(kind, namespace, name, known.uid, seen=False, last_seen=state.now)
+                )
+        for key in sorted(key for key in there if key[0] == kind):
+            told.append(msgspec.structs.replace(there[key], source="list"))
+        told.append(events.KindListed(kind))
+    return told
 
 
 def records(entries: list[Entry], now: int, state: PlacementState | None = None) -> list[Record]:

@@ -88,6 +88,22 @@ def test_u2_a_replica_that_was_down_adds_what_it_saw_and_no_doubles(seed: int, s
     assert text(export(journal_of(told[:until]), journal_of(told))) == text(whole)
 
 
+@given(seed=st.integers(0, 2**32), steps=st.integers(2, 30), data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_u2_a_replica_that_returns_invents_nothing_beside_one_that_stayed(
+    seed: int, steps: int, data: Any
+) -> None:
+    """U2: alone it overlaps nothing; together with the other it changes nothing."""
+    world = play(seed, steps)
+    ready = 25
+    start = data.draw(st.integers(ready, len(world.told) - 1))
+    gappy = journal_of(world.follower((start, data.draw(st.integers(start + 1, len(world.told))))))
+    check_no_overlap(export(gappy, now=world.at))
+    whole = journal_of(world.entries)
+    assert text(export(whole, gappy, now=world.at)) == text(export(whole, now=world.at))
+    assert text(export(gappy, whole, now=world.at)) == text(export(whole, now=world.at))
+
+
 @given(seed=st.integers(0, 2**32), steps=st.integers(2, 30), cut=st.floats(0.01, 0.99))
 @settings(max_examples=40, deadline=None)
 def test_j6_a_pruned_journal_tells_the_same_of_what_came_after(seed: int, steps: int, cut: float) -> None:
