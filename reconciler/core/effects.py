@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from reconciler.core import coverage, names, nodes, tenants, turns
+from reconciler.core import attachments, coverage, names, nodes, tenants, turns
 from reconciler.core.agenda import Question, Topic
 from reconciler.core.device_index import accepted, pending_order, unplaced_hold
 from reconciler.core.objects import (
@@ -38,10 +38,6 @@ from reconciler.core.objects import (
 )
 from reconciler.core.state import PlacementState
 from reconciler.core.usage_meter import METERED
-
-OLD_VMI_MILLISECONDS = 10_000
-"""A VMI made so much before a start asked for its devices is an earlier one of that name, of whose end we have not
-heard yet. Above what clocks differ, below what a VM takes to stop."""
 
 
 class Dirty(msgspec.Struct):
@@ -176,6 +172,7 @@ def _node(state: PlacementState, old: Node | None, new: Node | None, dirty: Dirt
 
 
 def _pod(state: PlacementState, old: Pod | None, new: Pod | None, dirty: Dirty) -> None:
+    counts_alike = old is not None and new is not None and _counted(old) == _counted(new)
     for pod, sign in ((old, -1), (new, 1)):
         if pod is None:
             continue
@@ -183,7 +180,7 @@ def _pod(state: PlacementState, old: Pod | None, new: Pod | None, dirty: Dirty) 
             state.memory_on[pod.node] += sign * pod.memory
             if not state.memory_on[pod.node]:
                 del state.memory_on[pod.node]
-        if pod.requests:
+        if pod.requests and not counts_alike:
             dirty.pods.add(pod.uid)
             if pod.node:
                 on_node = state.gpu_pods_on.setdefault(pod.node, set())
@@ -200,40 +197,25 @@ def _pod(state: PlacementState, old: Pod | None, new: Pod | None, dirty: Dirty) 
         _ask_devices(state, vmi_pod.namespace, vmi_pod.vmi_name)
 
 
+def _counted(pod: Pod) -> tuple[object, ...]:
+    """What the sums read of a pod: one that turns from Pending to Running leaves them as they are."""
+    return pod.uid, pod.node, pod.terminal, pod.requests, pod.vmi_name
+
+
 def _vmi(state: PlacementState, old: Vmi | None, new: Vmi | None, dirty: Dirty) -> None:
+    """Of a VMI the sums read which pods it lists; a phase alone changes none of them."""
+    counts_alike = old is not None and new is not None and old.active_pods == new.active_pods
     for vmi in (old, new):
-        if vmi is not None:
+        if vmi is not None and not counts_alike:
             dirty.pods.update(vmi.active_pods)
     vmi = new or old
     assert vmi is not None
     for device in state.devices_of_vmi(vmi.namespace, vmi.name):
         if new is not None:
-            note_vmi(state, device, new)
+            attachments.note_vmi(state, device, new)
         state.ask_device(device)
-        if device.placement is not None:
+        if device.placement is not None and not counts_alike:
             dirty.nodes.add(device.placement.node)
-
-
-def note_vmi(state: PlacementState, device: Device, vmi: Vmi) -> None:
-    """Remember which VMI the attachment's request was made for: the first of that name to appear. A later one
-    under the same name inherits nothing (P5, R10)."""
-    if device.attachment is None or vmi.final:
-        return
-    if vmi.created < device.attachment.since - OLD_VMI_MILLISECONDS:
-        return
-    request, _, _ = state.seen_vmis.get(device.uid, "").partition("/")
-    if request != device.attachment.request_id or not state.seen_vmis.get(device.uid):
-        state.seen_vmis[device.uid] = f"{device.attachment.request_id}/{vmi.uid}"
-
-
-def _note_attachment(state: PlacementState, device: Device) -> None:
-    """When an attachment was first seen: its grace time is told by one clock, not by the webhook's (P5)."""
-    if device.attachment is None and not device.template:
-        state.attached_since.pop(device.uid, None)
-        return
-    request = device.attachment.request_id if device.attachment is not None else ""
-    if state.attached_since.get(device.uid, (None, 0))[0] != request:
-        state.attached_since[device.uid] = (request, state.now)
 
 
 def _ask_devices(state: PlacementState, namespace: str, vmi_name: str) -> None:
@@ -262,11 +244,11 @@ def _device(state: PlacementState, old: Device | None, new: Device | None, dirty
         state.attached_since.pop(old.uid, None)
         _forget_class(state, old.class_name, dirty)
     if new is not None:
-        _note_attachment(state, new)
+        attachments.note_attachment(state, new)
         if new.attachment is not None:
             vmi = state.vmi(new.namespace, new.attachment.vmi_name)
             if vmi is not None:
-                note_vmi(state, new, vmi)
+                attachments.note_vmi(state, new, vmi)
         state.ask_about(new)
     if old is not None:
         _gave_back(state, old, new, dirty)
