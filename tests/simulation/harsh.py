@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from journal.store import Journal
 from reconciler.cluster import ClusterError
-from reconciler.core.objects import DEVICE, NAMESPACE, NODE
+from reconciler.core.objects import DEVICE, GPU_NODE, NAMESPACE, NODE, Function
 from reconciler.embedded import SERVICE_ACCOUNT, Replica, register
 from reconciler.memory import Call, Fault, MemoryCluster
 from tests.simulation.safety import status
@@ -71,6 +71,7 @@ class HarshStory(Story):
             (1, self.remove_namespace),
             (2, self.change_table),
             (2, self.change_budget),
+            (3, self.report),
         ]
 
     def constraints(self) -> dict[str, Any]:
@@ -161,6 +162,23 @@ class HarshStory(Story):
         if self.players.cluster.peek(NAMESPACE, "", "tenant-b") is None:
             await self.attempt("tenant-b again", self.players.tenant("b", quotas=BUDGETS["b"]))
 
+    async def report(self) -> None:
+        """The agent of n3 sees some of its four cards, some of them unhealthy; another one may have taken the place
+        of a card that left. A report that is not renewed falls silent."""
+        cards = self.random.choice((4, 4, 4, 3, 2, 5))
+        sick = self.random.choice((0, 0, 0, 1))
+        functions = [
+            Function(
+                id=f"0000:{index + 1:02x}:00.0",
+                stable_id=f"u{index}",
+                resource_name=B,
+                healthy=index >= sick,
+                message="" if index >= sick else "not bound to vfio",
+            )
+            for index in self.random.sample(range(5), cards)
+        ]
+        await self.attempt(f"n3 reports {cards} cards, {sick} sick", self.players.report("n3", functions))
+
     async def change_table(self) -> None:
         table = self.random.choice((TABLE, TABLE, {A: TABLE[A]}, {}))
         await self.attempt(f"KubeVirt permits {sorted(table)}", self.players.kubevirt(table))
@@ -184,3 +202,5 @@ class HarshStory(Story):
             self._gate(replica).skew = 0
         await self.add_nodes()
         await self.players.kubevirt(TABLE)
+        if self.players.cluster.peek(GPU_NODE, "", "n3") is not None:
+            await self.players.cluster.delete(GPU_NODE, "", "n3")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from reconciler.core.objects import DEVICE, NODE, POD, RELEASE, VMI
+from reconciler.core.objects import DEVICE, GPU_NODE, NODE, POD, RELEASE, VMI
 from reconciler.core.tenants import owned_namespace, parent_of
 from reconciler.memory import MemoryCluster
 
@@ -48,12 +48,29 @@ class Safety:
     def _note_served(self) -> None:
         now = self._cluster.store.clock()
         nodes = {node["metadata"]["name"]: status(node).get("allocatable", {}) for node in self._cluster.peek_all(NODE)}
+        silent = {
+            node["metadata"]["name"]
+            for node in self._cluster.peek_all(NODE)
+            if any(c["type"] == "Ready" and c["status"] != "True" for c in status(node).get("conditions", []))
+        }
         for node in sorted({*nodes, *(node for node, _ in self._served)}):
             for name in sorted(set(self._resources.values())):
-                self._served[(node, name)].append((now, int(nodes.get(node, {}).get(name, 0))))
-        for seen in (*self._served.values(), *self._limits.values()):
-            while len(seen) > 1 and seen[1][0] < now - self._forgiving:
-                seen.pop(0)
+                seen = self._served[(node, name)]
+                serves = self._serves(node, name, nodes.get(node))
+                if node in silent and seen:  # silence alone loses nothing (R5)
+                    serves = max(serves, *(before for _, before in seen))
+                seen.append((now, serves))
+        for values in (*self._served.values(), *self._limits.values()):
+            while len(values) > 1 and values[1][0] < now - self._forgiving:
+                values.pop(0)
+
+    def _serves(self, node: str, name: str, allocatable: Document | None) -> int:
+        """What a report that speaks of the name says, else what the node says; 0 where it is gone (R5)."""
+        functions = status(self._cluster.peek(GPU_NODE, "", node) or {}).get("functions") or []
+        seen = [found.get("healthy", True) for found in functions if found.get("resourceName") == name]
+        if allocatable is None:
+            return 0
+        return sum(seen) if seen else int(allocatable.get(name, 0))
 
     def _no_unit_twice(self, devices: list[Document]) -> None:
         placed: dict[tuple[str, str], int] = defaultdict(int)
@@ -125,7 +142,7 @@ class Safety:
         for tenant, key in sorted(limits):
             units = charge(tenant, key)
             most = max(limit for _, limit in self._limits[(tenant, key)])
-            most = max(most, self._charged.get((tenant, key), 0))
+            most = max(most, self._charged.get((tenant, key), units))
             assert units <= most, f"{tenant} is charged {units} of {most} {key}: {short(devices)}"
             self._charged[(tenant, key)] = units
 

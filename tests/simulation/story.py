@@ -236,6 +236,7 @@ class Story:
         node = self.random.choice(sorted(NODES))
         await self.attempt(f"{node} silent", self.players.ready(node, "Unknown"))
         await self.stage.later(self.random.choice((5, 60)))
+        self.safety.check()
         await self.attempt(f"{node} back", self.players.ready(node, "True"))
 
     async def wait(self) -> None:
