@@ -21,6 +21,10 @@ from reconciler.core.state import PlacementState
 from reconciler.core.vocabulary import TRUE, Mode, Phase, Reason
 
 
+WAIT = "ask for fewer units, or wait until some come free"
+"""The way out of a shortage: a pending order is accepted by itself, a start has to be tried again."""
+
+
 class Refusal(Model, frozen=True, kw_only=True):
     """A no. `missing`: units lacking for a yes, 0 where no number would help."""
 
@@ -136,7 +140,7 @@ def no_free_units(state: PlacementState, order: Order) -> Refusal | None:
     return Refusal(
         reason=Reason.NO_FREE_UNITS,
         message=f"{units_of(order)} asked for, {max(0, free)} free "
-        f"({held} held by orders that run nowhere yet; {detail or f'no node serves {name}'})",
+        f"({held} held by orders that run nowhere yet; {detail or f'no node serves {name}'}); {WAIT}",
         missing=order.count - max(0, free),
     )
 
@@ -333,12 +337,13 @@ def no_node(state: PlacementState, wanted: WantedSet) -> Refusal:
     if closest is None:
         return Refusal(
             reason=Reason.NO_NODE_FITS,
-            message=f"no node serves {needs}",
+            message=f"no node serves {needs}; choose another class, or ask the hoster",
             missing=sum(wanted.needs.values()),
         )
     return Refusal(
         reason=Reason(closest.reason or Reason.NO_NODE_FITS),
-        message=f"no single node can take {needs}; the closest: {closest.why}",
+        message=f"no single node can take {needs}; the closest: {closest.why}; "
+        + (WAIT if closest.missing else "change what the VM asks of its node, or wait until one suits it"),
         missing=closest.missing,
     )
 
