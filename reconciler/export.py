@@ -83,7 +83,7 @@ def usage(
     """
     if start is not None and end is not None and end < start:
         raise ValueError(f"the window ends ({rfc3339(end)}) before it begins ({rfc3339(start)})")
-    with Spool(Told, order) as told, Spool(Record, _by_beginning) as kept:
+    with Spool(Told, order) as told, Spool(Record, by_beginning) as kept:
         knowledge = []
         report = _Report(journals, progress)
         newest = max((journal.last_at for journal in journals), default=0)
@@ -109,7 +109,8 @@ def rfc3339(time: int) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{time % 1000:03d}Z"
 
 
-def _by_beginning(record: Record) -> tuple[object, ...]:
+def by_beginning(record: Record) -> tuple[object, ...]:
+    """The order records are told in, whole for every record: an id names what is counted and since when."""
     return (
         record.start,
         record.namespace,
@@ -118,7 +119,6 @@ def _by_beginning(record: Record) -> tuple[object, ...]:
         record.uid,
         record.resource_name,
         record.state,
-        record.end,
         record.id,
     )
 

@@ -15,7 +15,7 @@ import msgspec
 
 from journal.store import Journal
 from reconciler.core.usage import Record
-from reconciler.export import Progress, usage
+from reconciler.export import Progress, by_beginning, usage
 
 CLOSE_AFTER_MILLISECONDS = 3_600_000
 """A period stays open this long: the settling time, a replica's restart and its catching up fit in; more only
@@ -75,8 +75,8 @@ def corrections(before: Iterable[Record], after: Iterable[Record]) -> Iterator[C
     """What has to be charged or given back where `before` was billed and `after` is right; both in the order of
     `export.usage`."""
     tagged = heapq.merge(
-        ((_key(record), 0, record) for record in before),
-        ((_key(record), 1, record) for record in after),
+        ((by_beginning(record), 0, record) for record in before),
+        ((by_beginning(record), 1, record) for record in after),
         key=lambda one: (one[0], one[1]),
     )
     for _, found in groupby(tagged, key=lambda one: one[0]):
@@ -97,15 +97,3 @@ def _difference(billed: Record | None, right: Record | None) -> Iterator[Charge]
     elif right.end < billed.end:
         yield Charge(billed.cut(start=right.end), -1, correction=True)
 
-
-def _key(record: Record) -> tuple[object, ...]:
-    return (
-        record.start,
-        record.namespace,
-        record.kind,
-        record.name,
-        record.uid,
-        record.resource_name,
-        record.state,
-        record.id,
-    )
