@@ -20,7 +20,6 @@ from reconciler.core.references import TemplateReference
 from reconciler.core.state import PlacementState
 from reconciler.core.vocabulary import TRUE, Mode, Phase, Reason
 
-
 WAIT = "ask for fewer units, or wait until some come free"
 """The way out of a shortage: a pending order is accepted by itself, a start has to be tried again."""
 
