@@ -6,6 +6,7 @@ UTC to the millisecond.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -25,10 +26,16 @@ from reconciler.explain import BudgetLine, Explanation, HistoryLine
 FORMATS = ("table", "json", "yaml")
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Left to the command line, which ends every command alike."""
+        raise BrokenPipeError
+
+
 def console() -> Console:
-    """Standard output; wide enough for a table when it is no terminal."""
-    found = Console(highlight=False, soft_wrap=False)
-    return found if found.is_terminal else Console(highlight=False, width=160)
+    """Standard output; as wide as $COLUMNS or enough for a table when it is no terminal."""
+    found = _Console(highlight=False, soft_wrap=False)
+    return found if found.is_terminal or os.environ.get("COLUMNS") else _Console(highlight=False, width=160)
 
 
 def moment(at: int) -> str:
@@ -109,9 +116,7 @@ def tenant_table(state: PlacementState) -> Table:
             charge = state.charges.charge(tenant, key)
             rows.append((tenant, str(key), budgets.limits[key], charge, budgets.limits[key] - charge, ""))
         rows.extend((tenant, str(key), "?", "", "", why) for key, why in sorted(budgets.unreadable.items()))
-        rows.extend(
-            (tenant, key, "", "", "", "bounds nothing: no such class or name") for key in budgets.unmatched
-        )
+        rows.extend((tenant, key, "", "", "", "bounds nothing: no such class or name") for key in budgets.unmatched)
     columns = ("tenant", "key", "budget", "charged", "left", "problem")
     return table("Budgets", columns, rows, numbers=("budget", "charged", "left"))
 
@@ -119,9 +124,7 @@ def tenant_table(state: PlacementState) -> Table:
 def history_table(subject: str, lines: Sequence[HistoryLine]) -> Table:
     """What happened to one subject."""
     rows = [(line.seq, moment(line.at), line.by, line.action, line.reason, line.message) for line in lines]
-    return table(
-        f"History of {subject}", ("seq", "at", "by", "action", "reason", "message"), rows, numbers=("seq",)
-    )
+    return table(f"History of {subject}", ("seq", "at", "by", "action", "reason", "message"), rows, numbers=("seq",))
 
 
 def print_explanation(found: Explanation, out: Console) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import structlog
 from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
 
 from journal.sqlite import SqliteJournal
 from reconciler import console, explain, replay
@@ -55,8 +57,8 @@ class Demo:
     def _chapter(self, title: str) -> None:
         self._out.rule(f"[bold]{title}[/bold]", align="left")
 
-    def _say(self, text: str) -> None:
-        self._out.print(f"  {text}", markup=False, soft_wrap=True)
+    def _say(self, text: str, indent: int = 2) -> None:
+        self._out.print(Padding(Text(text), (0, 0, 0, indent), expand=False))
 
     async def _set_the_stage(self) -> None:
         self._chapter("Three GPU nodes, two classes, nested tenants")
@@ -99,7 +101,8 @@ class Demo:
         try:
             await self._stage.do(self._players.order(namespace, name, class_name, count))
         except Rejected as refused:
-            self._say(f"{what}: refused\n      {_reason(refused)}")
+            self._say(f"{what}: refused")
+            self._say(_reason(refused), indent=6)
             return
         await self._stage.settle()
         assert self._replica is not None
@@ -118,13 +121,15 @@ class Demo:
         try:
             await self._stage.do(self._players.vmi(namespace, name, devices, spec=spec))
         except Rejected as refused:
-            self._say(f"{what}: refused\n      {_reason(refused)}")
+            self._say(f"{what}: refused")
+            self._say(_reason(refused), indent=6)
             return
         await self._stage.settle()
         vmi = self._stage.cluster.peek(VMI, namespace, name) or {}
         status = vmi.get("status") or {}
         entries = len(vmi["spec"]["domain"]["devices"].get("gpus", []))
-        self._say(f"{what}: {status.get('phase')} on {status.get('nodeName')} with {entries} gpus entries")
+        gpus = "1 GPU" if entries == 1 else f"{entries} GPUs"
+        self._say(f"{what}: {status.get('phase')} on {status.get('nodeName')} with {gpus}")
 
     async def _refusals(self) -> None:
         self._chapter("Two refusals, each with its number")
@@ -148,8 +153,7 @@ class Demo:
     def _phases(self, when: str) -> None:
         assert self._replica is not None
         on_node = [
-            f"{device.namespace}/{device.name} {device.phase}"
-            for device in self._replica.state.devices_on("gpu-2")
+            f"{device.namespace}/{device.name} {device.phase}" for device in self._replica.state.devices_on("gpu-2")
         ]
         self._say(f"{when}: {', '.join(on_node) or 'nothing placed there'}")
 
@@ -192,7 +196,7 @@ class Demo:
             f"gpu-binder replay {self._path} --at 40 --decisions",
             f"gpu-binder verify {self._path}",
         ):
-            self._say(command)
+            self._out.print(f"  {command}", markup=False, soft_wrap=True)
 
 
 def _card(index: int, healthy: bool = True) -> Function:
@@ -221,8 +225,10 @@ def _reason(refused: Rejected) -> str:
 
 
 async def demo(path: Path, out: Console) -> None:
-    """Play the demo and leave its journal at `path`, replacing what is there."""
+    """Play the demo and leave its journal at `path`, replacing the one that is there. Raises `JournalError` where
+    the file there is no journal or one that a process writes, or none can be written there."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    SqliteJournal(path).close()
     for leftover in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", ".lock"))):
         leftover.unlink(missing_ok=True)
     await Demo(path, out).tell()

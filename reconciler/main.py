@@ -1,21 +1,71 @@
 """The command line.
 
-Owns the list of commands; each lives in `reconciler.commands`. Nothing is downloaded at run time.
+Owns the list of commands and the ends that all of them share; each lives in `reconciler.commands`. Nothing is
+downloaded at run time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
+from journal.store import JournalError
 from reconciler.commands import cluster_jobs, history, journal, plan, report, run, usage
+from reconciler.commands.endings import (
+    EXIT_CLUSTER,
+    EXIT_INTERRUPTED,
+    EXIT_JOURNAL,
+    EXIT_OUTPUT,
+    EXIT_PIPE,
+    fail,
+    reason,
+)
 from reconciler.console import console
+from reconciler.credentials import ClusterConfigError
 from reconciler.version import VERSION
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
+"""What writing to a file or a terminal fails with; any other fault of the operating system is ours to explain."""
 
-@click.group(context_settings={"auto_envvar_prefix": "GPU_BINDER", "help_option_names": ["-h", "--help"]})
+
+class Commands(click.Group):
+    """The group, and what any command may run into."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """A reader that went away and Ctrl-C end a command without a word and with the code a shell expects; a
+        journal or a kubeconfig that cannot be used ends it with one sentence."""
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            _discard_output()
+            sys.exit(EXIT_PIPE)
+        except KeyboardInterrupt:
+            sys.exit(EXIT_INTERRUPTED)
+        except JournalError as error:
+            fail(str(error), EXIT_JOURNAL)
+        except ClusterConfigError as error:
+            fail(str(error), EXIT_CLUSTER)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            fail(f"the output cannot be written: {reason(error)}", EXIT_OUTPUT)
+
+
+def _discard_output() -> None:
+    """What is still buffered has no reader, and the interpreter must not complain of it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@click.group(cls=Commands, context_settings={"auto_envvar_prefix": "GPU_BINDER", "help_option_names": ["-h", "--help"]})
 @click.version_option(VERSION, prog_name="gpu-binder")
 def main() -> None:
     """GPUs of a multi-tenant KubeVirt cloud: ordered, held, attached, explained and billed."""

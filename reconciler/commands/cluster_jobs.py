@@ -12,14 +12,11 @@ from pathlib import Path
 import click
 
 from reconciler.cluster import ClusterError
-from reconciler.commands.history import fail
+from reconciler.commands.endings import EXIT_DIFFERS, fail
 from reconciler.kube import KubeCluster
 from reconciler.node_agent.agent import SYSFS, Agent
 from reconciler.observe.logs import configure_logs
 from reconciler.uninstall import UninstallIncomplete, uninstall
-
-EXIT_INCOMPLETE = 1
-"""Something that would block the cluster is left; the message names it. Run it again."""
 
 kubeconfig = click.option("--kubeconfig", help="Kubeconfig file; in-cluster credentials otherwise.")
 
@@ -73,7 +70,7 @@ def uninstall_command(webhook_config_name: str, namespace: str, workload: str, k
     try:
         asyncio.run(run())
     except (UninstallIncomplete, ClusterError) as error:
-        fail(str(error), EXIT_INCOMPLETE)
+        fail(str(error), EXIT_DIFFERS)
 
 
 def _now() -> int:

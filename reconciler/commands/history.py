@@ -5,6 +5,7 @@ Owns the arguments and the exit codes; what is found is `replay`'s and `explain`
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,16 +17,12 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from journal.sqlite import SqliteJournal
 from journal.store import Journal, JournalError
 from reconciler import console, explain, replay
+from reconciler.commands.endings import EXIT_DIFFERS, EXIT_JOURNAL, fail
 from reconciler.core import wire
 from reconciler.core.objects import Model
 from reconciler.core.shapes import ShapeError
 from reconciler.core.snapshot import SnapshotError
 from reconciler.core.state import PlacementState
-
-EXIT_DIFFERS = 1
-"""`verify` found a difference; `explain` and `who` found no such subject."""
-EXIT_JOURNAL = 3
-"""The file is no journal, damaged, or from a newer build."""
 
 output = click.option(
     "-o",
@@ -36,6 +33,9 @@ output = click.option(
     show_default=True,
     help="How the answer is printed.",
 )
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_UNZONED = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d+)?)?")
+
 journal_file = click.argument("file", type=click.Path(exists=True, dir_okay=False))
 
 
@@ -54,12 +54,6 @@ def opened(path: str) -> Iterator[SqliteJournal]:
         journal.close()
 
 
-def fail(message: str, code: int) -> None:
-    """Say why on standard error and end."""
-    click.echo(f"gpu-binder: {message}", err=True)
-    sys.exit(code)
-
-
 @contextmanager
 def progress(what: str, journal: Journal) -> Iterator[Callable[[int], None] | None]:
     """A bar on a terminal, nothing elsewhere; yields what to call with the entry reached."""
@@ -75,17 +69,38 @@ def progress(what: str, journal: Journal) -> Iterator[Callable[[int], None] | No
 
 
 def moment_of(text: str | None) -> tuple[int | None, int | None]:
-    """`--at`: (entry, None) for a number, (None, ms) for an RFC 3339 time, (None, None) for nothing."""
+    """`--at`: (entry, None) for a number, (None, ms) for a time, (None, None) for nothing. A time is RFC 3339; as
+    our own output has it, without a zone, it is UTC, and a date is its midnight."""
     if text is None:
         return None, None
     if text.isdigit():
         return int(text), None
+    written = text.strip().replace(" ", "T", 1)
+    if _DATE.fullmatch(written):
+        written += "T00:00:00Z"
+    elif _UNZONED.fullmatch(written):
+        written += "Z"
     try:
-        return None, wire.to_ms(text.replace(" ", "T") if "T" not in text else text)
+        return None, wire.to_ms(written)
     except (ShapeError, ValueError) as error:
         raise click.BadParameter(
-            f"{text!r} is neither an entry number nor a time like 2026-01-31T12:00:00Z ({error})"
+            f"{text!r} is neither an entry number nor a time such as 2026-01-31T12:00:00Z or 2026-01-31"
         ) from error
+
+
+def state_at(journal: SqliteJournal, at: str | None, reached: Callable[[int], None] | None) -> PlacementState:
+    """The state at an entry or a time; the latest without one. Ends the program where the journal has neither."""
+    seq, time = moment_of(at)
+    if seq is not None and seq > journal.last_seq:
+        fail(f"there is no entry {seq}: {journal.path} ends at entry {journal.last_seq}", EXIT_DIFFERS)
+    state = replay.state_at(journal, seq=seq, at=time, progress=reached)
+    if state.seq == 0:
+        first = next(iter(journal.read(until=1)), None)
+        if first is None:
+            fail(f"{journal.path} is empty", EXIT_DIFFERS)
+        begin = f"{journal.path} begins at entry {first.seq}, {console.moment(first.at)} UTC"
+        fail(f"nothing was known yet at {at}: {begin}", EXIT_DIFFERS)
+    return state
 
 
 @click.command("replay")
@@ -95,9 +110,8 @@ def moment_of(text: str | None) -> tuple[int | None, int | None]:
 @output
 def replay_command(file: str, at: str | None, decisions: bool, form: str) -> None:
     """Show the placement state at any moment of a journal FILE."""
-    seq, time = moment_of(at)
     with opened(file) as journal, progress("folding", journal) as reached:
-        state = replay.state_at(journal, seq=seq, at=time, progress=reached)
+        state = state_at(journal, at, reached)
         made = []
         if decisions:
             made = [(e, d) for e, d in replay.decisions(journal, journal.first_seq - 1) if e.seq <= state.seq]
@@ -139,7 +153,7 @@ def explain_command(file: str, what: str, subject: str, seq: int | None, form: s
     each budget on the way up."""
     namespace, _, name = subject.rpartition("/")
     if not name or (what != "class" and not namespace):
-        raise click.BadParameter(f"{subject!r} is not NAMESPACE/NAME", param_hint="SUBJECT")
+        raise click.BadParameter(f"{subject!r} is not NAMESPACE/NAME", param_hint="'NAMESPACE/NAME'")
     with opened(file) as journal:
         lines = explain.history(journal, explain.SUBJECT_KINDS[what], namespace, name)
         if not lines:
@@ -216,9 +230,8 @@ def _print_difference(found: replay.Difference) -> None:
 @output
 def who_command(file: str, subject: str, at: str | None, form: str) -> None:
     """Say who held the units of a node, or where a device's units were, at a moment of a journal FILE."""
-    seq, time = moment_of(at)
     with opened(file) as journal, progress("folding", journal) as reached:
-        state = replay.state_at(journal, seq=seq, at=time, progress=reached)
+        state = state_at(journal, at, reached)
     namespace, slash, name = subject.partition("/")
     rows: list[tuple[object, ...]]
     if slash:

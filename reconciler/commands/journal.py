@@ -16,9 +16,8 @@ import msgspec
 from journal import events
 from journal.events import Entry
 from journal.sqlite import SqliteJournal
-from journal.store import JournalError
 from reconciler import console, replay
-from reconciler.commands.history import EXIT_JOURNAL, fail, journal_file, moment_of, opened, output, progress
+from reconciler.commands.history import journal_file, moment_of, opened, output, progress
 
 DAY_MILLISECONDS = 86_400_000
 
@@ -62,7 +61,9 @@ def info_command(file: str, form: str) -> None:
 
 @journal_group.command("tail")
 @journal_file
-@click.option("-n", "--lines", default=20, show_default=True, help="The last so many entries.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(min=0), default=20, show_default=True, help="The last so many entries."
+)
 @click.option("-f", "--follow", is_flag=True, help="Go on as entries are written.")
 def tail_command(file: str, lines: int, follow: bool) -> None:
     """The newest entries, a line each."""
@@ -91,19 +92,17 @@ def _line(entry: Entry) -> str:
 
 @journal_group.command("prune")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option("--older-than-days", type=float, help="Drop entries older than this.")
-@click.option("--to-megabytes", type=int, help="Drop the oldest entries until the file is this small.")
+@click.option("--older-than-days", type=click.FloatRange(min=0), help="Drop entries older than this.")
+@click.option(
+    "--to-megabytes", type=click.IntRange(min=1), help="Drop the oldest entries until the file is this small."
+)
 def prune_command(file: str, older_than_days: float | None, to_megabytes: int | None) -> None:
     """Drop old entries; replay still starts from the snapshot kept before them. Refused while a controller
     writes the file: it prunes by itself."""
     if older_than_days is None and to_megabytes is None:
         raise click.UsageError("say --older-than-days, --to-megabytes or both")
     before = None if older_than_days is None else round(time.time() * 1000 - older_than_days * DAY_MILLISECONDS)
-    try:
-        journal = SqliteJournal(file)
-    except JournalError as error:
-        fail(str(error), EXIT_JOURNAL)
-        return
+    journal = SqliteJournal(file)
     try:
         pruned = journal.prune(before_at=before, max_bytes=None if to_megabytes is None else to_megabytes * 2**20)
     finally:

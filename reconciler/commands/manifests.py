@@ -107,7 +107,9 @@ def _documents(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text()
         documents = list(yaml.load_all(text, Loader=_Loader))
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ManifestError(path, "", f"cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
         raise ManifestError(path, "", f"cannot be read: {error}") from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ManifestError(path, "", f"is not YAML: {' '.join(str(error).split())}") from None

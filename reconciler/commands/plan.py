@@ -12,24 +12,19 @@ import time
 
 import click
 
-from reconciler import console, replay
+from reconciler import console
 from reconciler.cluster import ClusterError
 from reconciler.commands import manifests
-from reconciler.commands.history import fail, moment_of, opened, output, progress
+from reconciler.commands.endings import EXIT_CLUSTER, EXIT_DIFFERS, EXIT_USAGE, fail
+from reconciler.commands.history import opened, output, progress, state_at
 from reconciler.commands.plan_tables import print_drain, print_plan
 from reconciler.core import wire
 from reconciler.core.objects import Model, Settings
 from reconciler.core.state import PlacementState
-from reconciler.credentials import ClusterConfigError
 from reconciler.foresight.drain import Drain, drain
 from reconciler.foresight.live import read_state
 from reconciler.foresight.plan import Outcome, Plan
 from reconciler.kube import KubeCluster
-
-EXIT_BLOCKED = 1
-"""Something in the plan is blocked."""
-EXIT_CLUSTER = 4
-"""The cluster does not answer, or does not let us look."""
 
 
 class PlanAnswer(Model, frozen=True, kw_only=True):
@@ -97,14 +92,14 @@ def plan_command(
     try:
         wanted = manifests.read(paths, namespace) if paths else []
     except manifests.ManifestError as error:
-        fail(str(error), 2)
+        fail(str(error), EXIT_USAGE)
     state, source = _journal_state(file, at) if file else _live_state(kubeconfig, context, settings_namespace)
     plans, drained = tuple(manifests.plan_all(state, wanted)), None
     if node is not None:
         try:
             drained = drain(state, node)
         except LookupError:
-            fail(f"there is no node {node}; the nodes are: {_some(state.node_names())}", EXIT_BLOCKED)
+            fail(f"there is no node {node}; the nodes are: {_some(state.node_names())}", EXIT_DIFFERS)
     _show(
         PlanAnswer(
             source=source, at=wire.from_ms(state.now), entry=state.seq if file else 0, plans=plans, drain=drained
@@ -112,7 +107,7 @@ def plan_command(
         form,
     )
     if any(plan.outcome is Outcome.BLOCKED for plan in plans) or (drained is not None and drained.stuck):
-        sys.exit(EXIT_BLOCKED)
+        sys.exit(EXIT_DIFFERS)
 
 
 def _some(names: list[str]) -> str:
@@ -121,16 +116,13 @@ def _some(names: list[str]) -> str:
 
 
 def _journal_state(file: str, at: str | None) -> tuple[PlacementState, str]:
-    seq, moment = moment_of(at)
     with opened(file) as journal, progress("folding", journal) as reached:
-        return replay.state_at(journal, seq=seq, at=moment, progress=reached), file
+        return state_at(journal, at, reached), file
 
 
 def _live_state(kubeconfig: str | None, context: str | None, settings_namespace: str) -> tuple[PlacementState, str]:
     try:
         return asyncio.run(_read_live(kubeconfig, context, settings_namespace))
-    except ClusterConfigError as error:
-        fail(str(error), EXIT_CLUSTER)
     except (ClusterError, wire.WireError) as error:
         fail(f"the cluster cannot be read: {error}; or give --journal FILE", EXIT_CLUSTER)
     raise AssertionError("fail ends the program")

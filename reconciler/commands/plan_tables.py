@@ -63,7 +63,8 @@ def _print_nodes(plan: Plan, out: Console) -> None:
 def print_drain(drain: Drain, out: Console) -> None:
     """The restarts in their order, then what somebody else has to move."""
     stuck = f", {drain.stuck} of them fit nowhere" if drain.stuck else ""
-    out.print(f"\n[bold]To empty {escape(drain.node)}, {len(drain.moves)} VMs must restart{stuck}[/bold]")
+    count = "1 VM" if len(drain.moves) == 1 else f"{len(drain.moves)} VMs"
+    out.print(f"\n[bold]To empty {escape(drain.node)}, {count} must restart{stuck}[/bold]")
     rows = [
         (
             number,

@@ -10,13 +10,11 @@ from pathlib import Path
 import click
 
 from journal.store import Journal
-from reconciler.commands.history import EXIT_DIFFERS, fail, journal_file, moment_of, opened, progress
+from reconciler.commands.endings import EXIT_DIFFERS, EXIT_OUTPUT, fail, reason
+from reconciler.commands.history import journal_file, moment_of, opened, progress
 from reconciler.picture.gather import gather
 from reconciler.picture.page import LibraryMissing, page
 from reconciler.picture.shapes import Bounds
-
-EXIT_OUTPUT = 5
-"""The page cannot be written, or the plotting library is not installed."""
 
 
 @click.command("report")
@@ -53,7 +51,7 @@ def report_command(file: str, out: Path, start: str | None, end: str | None, exp
     except LibraryMissing as error:
         fail(str(error), EXIT_OUTPUT)
     except OSError as error:
-        fail(f"{out} cannot be written: {error.strerror or error}", EXIT_OUTPUT)
+        fail(f"{out} cannot be written: {reason(error)}", EXIT_OUTPUT)
     click.echo(
         f"{out}: {len(picture.bars)} bars, {len(picture.marks)} marks, {len(picture.explained)} explained, "
         f"{len(text.encode()) / 1e6:.1f} MB"

@@ -78,11 +78,11 @@ def run_command(**values: Any) -> None:
     options = RunOptions(**values)
     try:
         options.check()
+        from reconciler.serve import serve
+
+        asyncio.run(serve(options))
     except OptionError as error:
         raise click.UsageError(str(error)) from error
-    from reconciler.serve import serve
-
-    asyncio.run(serve(options))
 
 
 COMMANDS = (run_command,)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 import click
 from rich.console import Console
@@ -18,14 +18,14 @@ from rich.progress import Progress
 
 from journal.store import Journal
 from reconciler import export, focus
-from reconciler.commands.history import fail, moment_of, opened
+from reconciler.commands.endings import EXIT_OUTPUT, fail, reason
+from reconciler.commands.history import moment_of, opened
 from reconciler.parquet import ParquetMissing, write_parquet
 from reconciler.prices import PriceBook, PriceBookError, load
 from reconciler.statement import statement
 
+T = TypeVar("T")
 FORMATS = ("jsonl", "csv", "focus", "parquet")
-EXIT_OUTPUT = 5
-"""The output cannot be written, or its library is missing."""
 
 
 @click.command("usage")
@@ -65,6 +65,8 @@ def usage_command(
         raise click.UsageError("--format focus is a statement of a period: give --from and --to")
     if form == "parquet" and out is None:
         raise click.UsageError("--format parquet writes a directory: give --out")
+    if prices is not None and form != "focus":
+        raise click.UsageError(f"--prices is for --format focus; {form} records carry no prices")
     billed = focus.Issuer(name=issuer, account=account, currency=currency)
     try:
         book = load(prices) if prices is not None else None
@@ -74,7 +76,7 @@ def usage_command(
             if form == "focus":
                 _write_focus(journals, window, tenant, cluster, billed, book, out, reached)
                 return
-            records = export.usage(
+            found = export.usage(
                 journals,
                 cluster=cluster,
                 start=window[0],
@@ -83,6 +85,7 @@ def usage_command(
                 include_open=include_open,
                 progress=reached,
             )
+            records = _noticed(found, tenant)
             if form == "parquet":
                 assert out is not None
                 write_parquet(records, out, cluster=cluster)
@@ -91,8 +94,23 @@ def usage_command(
                 (export.write_jsonl if form == "jsonl" else export.write_csv)(records, file_out)
     except (PriceBookError, ValueError) as error:
         raise click.UsageError(str(error)) from error
-    except (ParquetMissing, OSError) as error:
+    except ParquetMissing as error:
         fail(str(error), EXIT_OUTPUT)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        fail(f"{out or 'standard output'} cannot be written: {reason(error)}", EXIT_OUTPUT)
+
+
+def _noticed(records: Iterator[T], tenant: str) -> Iterator[T]:
+    """The records as they are; none at all is said on standard error, so that a mistyped tenant is no empty bill."""
+    found = False
+    for record in records:
+        found = True
+        yield record
+    if not found:
+        whose = f"{tenant} and the tenants below it" if tenant else "anybody"
+        click.echo(f"gpu-binder: no usage by {whose} is recorded in this window", err=True)
 
 
 def _write_focus(
@@ -109,7 +127,7 @@ def _write_focus(
     assert start is not None and end is not None
     charges = statement(journals, cluster=cluster, start=start, end=end, tenant=tenant, progress=reached)
     with _output(out) as file_out:
-        focus.write_focus(charges, file_out, issuer=issuer, start=start, prices=book)
+        focus.write_focus(_noticed(charges, tenant), file_out, issuer=issuer, start=start, prices=book)
 
 
 def _time(text: str | None, option: str) -> int | None:

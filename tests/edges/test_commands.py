@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,6 +25,7 @@ from reconciler import replay
 from reconciler.core.decisions import Action
 from reconciler.demo import demo
 from reconciler.main import main
+from tests.tidy.source import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -133,3 +139,135 @@ def test_a_torn_file_is_told(journal: Path, tmp_path: Path) -> None:
         file.truncate(torn.stat().st_size // 2)
     result = run("verify", str(torn))
     assert result.exit_code == 3 and "damaged" in result.output
+
+
+# How every command ends
+
+
+def spawned(*arguments: str, **more: Any) -> subprocess.Popen[str]:
+    code = "from reconciler.main import main; main()"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], text=True, stderr=subprocess.PIPE, env=environment, **more
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "usage FILE",
+        "usage FILE --format csv",
+        "usage FILE --format focus --from 2026-01-01 --to 2026-01-02",
+        "replay FILE",
+        "replay FILE -o json",
+        "explain FILE vmi tenant-acme/wide",
+        "verify FILE",
+        "who FILE gpu-1",
+        "plan --drain gpu-1 --journal FILE",
+        "journal export FILE",
+        "journal tail FILE",
+        "journal info FILE",
+    ],
+)
+def test_a_reader_that_went_away_ends_a_command_without_a_word(journal: Path, command: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = spawned(*command.replace("FILE", str(journal)).split(), stdout=writing)
+    os.close(writing)
+    _, told = process.communicate()
+    assert (process.returncode, told) == (141, "")
+
+
+def test_ctrl_c_ends_a_command_without_a_word(journal: Path) -> None:
+    process = spawned("journal", "tail", "-f", "-n", "1", str(journal), stdout=subprocess.PIPE, bufsize=1)
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate()
+    assert (process.returncode, told) == (130, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
+@pytest.mark.parametrize("command", ["usage FILE", "replay FILE", "journal export FILE"])
+def test_output_that_has_no_room_is_one_sentence(journal: Path, command: str) -> None:
+    with open("/dev/full", "w") as full:
+        process = spawned(*command.replace("FILE", str(journal)).split(), stdout=full)
+        _, told = process.communicate()
+    assert process.returncode == 5
+    assert told.startswith("gpu-binder: ") and told.count("\n") == 1 and "No space left on device" in told
+
+
+def test_a_table_is_printable_where_the_locale_is_not_utf_8(journal: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from reconciler.main import main; main()", "replay", str(journal)],
+        capture_output=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    )
+    assert b"tenant-acme" in done.stdout and done.stdout.isascii()
+
+
+@pytest.mark.parametrize(
+    ("written", "the_same"),
+    [
+        ("2026-01-01 00:00:04.000", "2026-01-01T00:00:04Z"),
+        ("2026-01-01T00:00:04", "2026-01-01T00:00:04Z"),
+        ("2026-01-01", "2026-01-01T00:00:00Z"),
+    ],
+)
+def test_a_time_is_taken_as_our_own_tables_write_it(journal: Path, written: str, the_same: str) -> None:
+    found = [
+        json.loads(run("replay", str(journal), "--at", at, "-o", "json").output)["seq"] for at in (written, the_same)
+    ]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("at", "text"),
+    [("99999", "ends at entry"), ("0", "begins at entry 1"), ("2025-12-31", "begins at entry 1")],
+)
+@pytest.mark.parametrize("command", ["replay FILE", "who FILE gpu-1", "plan --drain gpu-1 --journal FILE"])
+def test_a_moment_the_journal_does_not_have(journal: Path, command: str, at: str, text: str) -> None:
+    found = run(*command.replace("FILE", str(journal)).split(), "--at", at)
+    assert found.exit_code == 1 and text in found.stderr
+
+
+def test_a_mistyped_tenant_is_no_silent_empty_bill(journal: Path) -> None:
+    """U3: the records are none, and standard error says so."""
+    for form in (("--format", "csv"), ("--format", "focus", "--from", "2026-01-01", "--to", "2026-02-01")):
+        found = run("usage", str(journal), "--tenant", "tenant-acmee", *form)
+        assert found.exit_code == 0 and len(found.stdout.splitlines()) == 1
+        assert "no usage by tenant-acmee" in found.stderr
+    assert run("usage", str(journal), "--tenant", "tenant-acme").stderr == ""
+
+
+def test_prices_without_focus_are_refused(journal: Path, tmp_path: Path) -> None:
+    book = tmp_path / "prices.yaml"
+    book.write_text("currency: EUR\nprices: {}\n")
+    found = run("usage", str(journal), "--prices", str(book))
+    assert found.exit_code == 2 and "--format focus" in found.stderr
+
+
+@pytest.mark.parametrize("bound", [("--older-than-days", "-1"), ("--to-megabytes", "0")])
+def test_a_slip_does_not_prune_everything(journal: Path, bound: tuple[str, str]) -> None:
+    found = run("journal", "prune", str(journal), *bound)
+    assert found.exit_code == 2 and bound[0] in found.stderr
+    assert json.loads(run("journal", "info", str(journal), "-o", "json").output)["firstSeq"] == 1
+
+
+def test_the_demo_replaces_a_journal_and_nothing_else(tmp_path: Path) -> None:
+    letter = tmp_path / "letter.txt"
+    letter.write_text("Dear Sir or Madam,\n")
+    assert run("demo", "--journal", str(letter)).exit_code == 3
+    assert letter.read_text() == "Dear Sir or Madam,\n"
+    nowhere = run("demo", "--journal", str(tmp_path / "nowhere" / "demo.db"))
+    assert (nowhere.exit_code, nowhere.stdout) == (3, "")
+
+
+@pytest.mark.parametrize("command", ["plan --drain n", "node-agent --node-name n", "uninstall --webhook-config-name c"])
+def test_a_cluster_that_cannot_be_found_is_one_sentence(command: str) -> None:
+    found = run(*command.split(), "--kubeconfig", "/nowhere")
+    assert found.exit_code == 4
+    assert found.stderr == (
+        "gpu-binder: no kubeconfig at /nowhere and not inside a cluster: give --kubeconfig or set KUBECONFIG\n"
+    )

@@ -17,8 +17,9 @@ from click.testing import CliRunner, Result
 from journal.sqlite import SqliteJournal
 from journal.store import MemoryJournal
 from reconciler.cluster import KindMissing, Rejected
+from reconciler.commands.endings import EXIT_CLUSTER, EXIT_DIFFERS
 from reconciler.commands.manifests import ManifestError, plan_all, read
-from reconciler.commands.plan import EXIT_BLOCKED, EXIT_CLUSTER, plan_command
+from reconciler.commands.plan import plan_command
 from reconciler.core.objects import (
     CLASS,
     DEVICE,
@@ -105,7 +106,7 @@ def test_j7_documents_are_planned_one_after_another_each_on_what_the_last_left(t
         machine("three", [{"template": {"className": "a10"}}], kind=VMI.name),
     )
     result = call("-f", manifest, "--journal", file, "-o", "json")
-    assert result.exit_code == EXIT_BLOCKED, result.output
+    assert result.exit_code == EXIT_DIFFERS, result.output
     plans = json.loads(result.stdout)["plans"]
     assert [(plan["outcome"], plan.get("node", "")) for plan in plans] == [
         ("Held", ""),
@@ -125,7 +126,7 @@ def test_j7_a_journal_is_asked_at_a_moment(tmp_path: Path) -> None:
     manifest = write(tmp_path / "order.yaml", order("mine"))
     assert call("-f", manifest, "--journal", file, "--at", str(before)).exit_code == 0
     result = call("-f", manifest, "--journal", file)
-    assert result.exit_code == EXIT_BLOCKED
+    assert result.exit_code == EXIT_DIFFERS
     assert "NoFreeUnits" in result.stdout and "1 in raw use" in " ".join(result.stdout.split())
 
 
@@ -237,7 +238,7 @@ def test_j7_arguments_that_make_no_sense_and_unreadable_files_have_codes_of_thei
     foreign = tmp_path / "foreign.db"
     foreign.write_text("no journal")
     assert call("-f", manifest, "--journal", str(foreign)).exit_code == 3
-    assert call("--drain", "n9", "--journal", file).exit_code == EXIT_BLOCKED
+    assert call("--drain", "n9", "--journal", file).exit_code == EXIT_DIFFERS
     piped = call("-f", "-", "--journal", file, stdin=Path(manifest).read_text())
     assert piped.exit_code == 0, piped.output
 
@@ -252,7 +253,7 @@ def test_p2_a_drain_is_a_table_and_ends_with_one_where_something_fits_nowhere(tm
     world.change(NODE, "", "n2", unschedulable=True)
     file = journal_of(world, tmp_path / "later.db")
     result = call("--drain", node, "--journal", file, "-o", "yaml")
-    assert result.exit_code == EXIT_BLOCKED
+    assert result.exit_code == EXIT_DIFFERS
     (move,) = yaml.safe_load(result.stdout)["drain"]["moves"]
     assert move["blockers"][0]["reason"] == "NoNodeFits" and "cordoned" in move["nodes"][0]["why"]
 

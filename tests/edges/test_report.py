@@ -19,7 +19,8 @@ from journal import events
 from journal.sqlite import SqliteJournal
 from journal.store import Journal, MemoryJournal
 from reconciler import explain, replay
-from reconciler.commands.report import EXIT_OUTPUT, report_command
+from reconciler.commands.endings import EXIT_OUTPUT
+from reconciler.commands.report import report_command
 from reconciler.core import snapshot
 from reconciler.core.objects import DEVICE, NODE, POD, VMI
 from reconciler.core.placement import Verdict
