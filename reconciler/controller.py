@@ -117,6 +117,19 @@ class Controller:
             found.append(f"loop: stuck for {now - self.loop.last_beat:.0f} s")
         return found
 
+    def troubles(self) -> dict[str, str]:
+        """What fails now: a kind that cannot be listed or watched, or the Lease, to why."""
+        found = {name: informer.problem for name, informer in self.informers.of.items() if informer.problem}
+        return found | ({"Lease": self.elector.problem} if self.elector.problem else {})
+
+    def unread(self) -> list[str]:
+        """Kinds that have not been listed yet, each with what keeps it (W6)."""
+        return [
+            f"{name} ({informer.problem})" if informer.problem else name
+            for name, informer in self.informers.of.items()
+            if not informer.synced
+        ]
+
     def refused(self, event: events.AdmissionRefused) -> None:
         """Record a webhook's refusal, so that it can be explained."""
         self._submit(event)

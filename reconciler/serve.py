@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import time
 import uuid
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
@@ -28,7 +30,8 @@ from reconciler.kube import KubeCluster
 from reconciler.observe.announce import Announcer
 from reconciler.observe.logs import LogDecisions, configure_logs
 from reconciler.observe.telemetry import Telemetry
-from reconciler.settings import RunOptions
+from reconciler.observe.troubles import Troubles
+from reconciler.settings import OptionError, RunOptions
 from reconciler.version import VERSION
 from webhooks import catalog
 from webhooks.certificates import Certificates
@@ -40,6 +43,10 @@ from webhooks.server import Server
 PRUNE_SECONDS = 3600.0
 CERTIFICATE_POLL_SECONDS = 2.0
 """Two small files are read; a replica that starts waits this long for the certificate it makes."""
+CLOCK_SLACK_MILLISECONDS = 5_000
+"""What time synchronisation corrects without anybody's doing."""
+TROUBLES_SECONDS = 3.0
+"""Beyond the first retries, which pass by themselves; short enough to be read while one waits for a pod."""
 DAY_MILLISECONDS = 86_400_000
 
 log = structlog.get_logger("gpu-binder")
@@ -76,9 +83,7 @@ class Service:
             on_bind=self.telemetry.bind_answered,
             on_conflict=self.telemetry.conflicted,
         )
-        self.certificates = Certificates(
-            options.tls_cert, options.tls_key, on_error=lambda why: log.error("certificate refused", why=why)
-        )
+        self.certificates = Certificates(options.tls_cert, options.tls_key, on_error=self._certificate_refused)
         self.server = Server(
             recording(self.admission.routes, self.controller.refused),
             self.certificates,
@@ -88,6 +93,7 @@ class Service:
         )
         self.telemetry.observe(self.controller, self.certificates)
         self.stop = asyncio.Event()
+        self._certificate_problem = ""
         self.webhook_port = 0
         self.metrics_port = 0
 
@@ -96,15 +102,28 @@ class Service:
         health = web.AppRunner(self._health(), access_log=None)
         await health.setup()
         site = web.TCPSite(health, self.options.metrics_host, self.options.metrics_port)
-        await site.start()
-        self.metrics_port = int(health.addresses[0][1])
-        self.webhook_port = await self.server.start(
-            self.options.listen_host, self.options.listen_port, certificate_poll_seconds=CERTIFICATE_POLL_SECONDS
-        )
+        try:
+            with _listening("metrics", self.options.metrics_host, self.options.metrics_port):
+                await site.start()
+            self.metrics_port = int(health.addresses[0][1])
+            with _listening("listen", self.options.listen_host, self.options.listen_port):
+                self.webhook_port = await self.server.start(
+                    self.options.listen_host,
+                    self.options.listen_port,
+                    certificate_poll_seconds=CERTIFICATE_POLL_SECONDS,
+                )
+        except OptionError:
+            await health.cleanup()
+            raise
         log.info("started", build=VERSION, webhooks=self.webhook_port, metrics=self.metrics_port)
         halt = asyncio.Event()
         controlling: asyncio.Future[Any] = asyncio.ensure_future(self.controller.run(halt))
-        jobs = [self._prune(), self.announcer.run(), *([self.keeper.run()] if self.keeper is not None else [])]
+        jobs = [
+            self._prune(),
+            self._tell_troubles(),
+            self.announcer.run(),
+            *([self.keeper.run()] if self.keeper is not None else []),
+        ]
         beside: list[asyncio.Future[Any]] = [asyncio.ensure_future(job) for job in jobs]
         stopping: asyncio.Future[Any] = asyncio.ensure_future(self.stop.wait())
         try:
@@ -127,6 +146,18 @@ class Service:
             await health.cleanup()
             self.journal.close()
             log.info("stopped")
+
+    def _certificate_refused(self, why: str) -> None:
+        """Told at every look, said once."""
+        if why != self._certificate_problem:
+            log.error("certificate refused", why=why)
+        self._certificate_problem = why
+
+    async def _tell_troubles(self) -> None:
+        troubles = Troubles(log)
+        while True:
+            await asyncio.sleep(TROUBLES_SECONDS)
+            troubles.look(self.controller.troubles())
 
     async def _prune(self) -> None:
         """Keep the journal within its age and size (J6)."""
@@ -155,12 +186,27 @@ class Service:
     async def _readyz(self, _request: web.Request) -> web.Response:
         if self.server.ready:
             return web.Response(text="ok")
-        why = "the caches are not synced" if not self.controller.synced else "no certificate is loaded, or draining"
+        if self.controller.synced:
+            why = "no certificate is loaded, or draining"
+        else:
+            why = f"the cluster is not read yet: {', '.join(self.controller.unread()) or 'the last lists are folded'}"
         return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=why)
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         body, content_type = self.telemetry.render()
         return web.Response(body=body, headers={"Content-Type": content_type})
+
+
+@contextlib.contextmanager
+def _listening(what: str, host: str, port: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise OptionError(
+            f"--{what}-host {host} --{what}-port {port} cannot be listened on: {why}; give an address of this "
+            "machine and a free port"
+        ) from error
 
 
 def _keeper(options: RunOptions, cluster: Cluster) -> CertificateKeeper | None:
@@ -204,6 +250,13 @@ def open_journal(options: RunOptions) -> SqliteJournal:
     journal, told = SqliteJournal.open_or_set_aside(str(options.journal), at=_now())
     if told:
         log.error("journal set aside", message=told)
+    ahead = journal.last_at - _now()
+    if ahead > CLOCK_SLACK_MILLISECONDS:
+        log.warning(
+            "clock behind journal",
+            message=f"the newest entry of {options.journal} is {ahead / 1000:.0f} s ahead of this machine's clock; "
+            "time goes on from there. Set the clock right: usage records and grace times count by it",
+        )
     return journal
 
 
@@ -233,7 +286,7 @@ async def _patiently(cluster: Cluster) -> str:
         try:
             return await own_user(cluster)
         except ClusterError as error:
-            log.warning("the API server does not answer yet", error=error.message)
+            log.warning("cannot ask the API server who we are, trying again", error=error.message)
             await asyncio.sleep(2.0)
 
 

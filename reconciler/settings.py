@@ -6,12 +6,16 @@ the model depends on of it becomes `core.objects.Settings` and is journaled.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import msgspec
 
 from reconciler.core.objects import Settings
 from reconciler.core.vocabulary import RawNamePolicy
+from reconciler.observe.logs import LEVELS
+
+MAX_PORT = 65_535
 
 
 class OptionError(ValueError):
@@ -57,6 +61,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Refuse what cannot work. Raises `OptionError`."""
+        self._check_ranges()
         if not 0 < self.retry_seconds < self.renew_seconds < self.lease_seconds:
             raise OptionError(
                 "--retry-seconds < --renew-seconds < --lease-seconds must hold, or two replicas could lead at once; "
@@ -75,6 +80,19 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.tls_secret and not (self.service_name and self.webhook_config_name):
             raise OptionError("--tls-secret needs --service-name and --webhook-config-name as well")
 
+    def _check_ranges(self) -> None:
+        if self.log_level not in LEVELS:
+            raise OptionError(f"--log-level is {self.log_level!r}; one of {', '.join(LEVELS)}")
+        for name in ("listen_port", "metrics_port"):
+            if not 0 <= getattr(self, name) <= MAX_PORT:
+                raise OptionError(f"{_flag(name)} is {getattr(self, name)}; between 0 (any free port) and {MAX_PORT}")
+        for name in ("journal_days", "journal_megabytes", "snapshot_entries"):
+            if not getattr(self, name) > 0:
+                raise OptionError(f"{_flag(name)} is {getattr(self, name):g}; more than 0")
+        for name in ("lost_grace_seconds", "settle_seconds", "report_stale_seconds", "drain_seconds"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise OptionError(f"{_flag(name)} is {getattr(self, name):g}; 0 or more")
+
     def settings(self) -> Settings:
         """The part the model depends on."""
         return Settings(
@@ -88,6 +106,10 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
             settle=round(self.settle_seconds * 1000),
             report_stale=round(self.report_stale_seconds * 1000),
         )
+
+
+def _flag(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ LOG_FIELDS: dict[str, str] = {
     "subject": "NAMESPACE/NAME, or the name, that a decision is about.",
     "timestamp": "RFC 3339, UTC.",
     "user": "Who sent the request that a webhook failed on.",
-    "vmi": "Name of a VirtualMachineInstance.",
+    "vmi": "NAMESPACE/NAME of a VirtualMachineInstance.",
     "webhook": "Path of the webhook.",
     "webhooks": "Port of the webhooks.",
     "why": "Why a leadership ended or a file was not taken.",
