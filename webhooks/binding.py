@@ -174,7 +174,7 @@ class BindClient:
             requested_at=self._clock.now(),
         )
         undo = Undo(self._cluster, self._reader, self._clock, wanted, request.id, self._on_conflict)
-        log = self._log.bind(request_id=request.id, vmi=wanted.vmi)
+        log = self._log.bind(request_id=request.id, vmi=f"{wanted.namespace}/{wanted.vmi_name}")
         log.info("bind requested", devices=list(wanted.names))
         try:
             await self._make_templates(wanted, devices, undo)

@@ -103,9 +103,10 @@ class MachineWebhook:
             order = reference if isinstance(reference, TemplateReference) else wanted.orders[reference.device]
             found = self._view.gpu_class(order.class_name)
             if found is None:
+                known = ", ".join(each.name for each in self._view.classes()) or "none"
                 raise Denied(
                     Reason.UNKNOWN_CLASS,
-                    f"GPU class {order.class_name!r} does not exist; choose a class of the catalog",
+                    f"GPU class {order.class_name!r} does not exist; the classes here are: {known}",
                 )
             units.append((found.resource_name, order.count))
         return units

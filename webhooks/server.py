@@ -149,19 +149,19 @@ class Server:
 
     async def _review(self, request: web.Request) -> web.Response:
         seconds = answer_within(request.query.get("timeout", ""))
-        uid = ""
+        uid, about = "", {}
         try:
             async with asyncio.timeout(seconds):
                 review = read_review(await _body(request))
-                uid = review.uid
-                with structlog.contextvars.bound_contextvars(review=uid, webhook=request.path):
+                uid, about = review.uid, {"namespace": review.namespace, "name": review.name}
+                with structlog.contextvars.bound_contextvars(review=uid, webhook=request.path, **about):
                     return await self._answer(request.path, review, seconds)
         except MalformedReview as error:
             if not error.uid:
                 self._on_answer(request.path, Reason.MALFORMED_REVIEW)
                 return web.Response(status=HTTPStatus.BAD_REQUEST, text=error.message)
             denied = Denied(Reason.MALFORMED_REVIEW, error.message, HTTPStatus.BAD_REQUEST)
-            return self._denied(request.path, error.uid, denied)
+            return self._denied(request.path, error.uid, denied, about)
         except TimeoutError:
             if not uid:
                 return web.Response(status=HTTPStatus.REQUEST_TIMEOUT, text="the review did not arrive in time")
@@ -170,7 +170,7 @@ class Server:
                 f"no answer within {seconds:g} s; what was begun is undone, try again",
                 HTTPStatus.GATEWAY_TIMEOUT,
             )
-            return self._denied(request.path, uid, denied)
+            return self._denied(request.path, uid, denied, about)
 
     async def _answer(self, path: str, review: Request, seconds: float) -> web.Response:
         try:
@@ -182,7 +182,7 @@ class Server:
                 )
             answer = await self._routes[path](review, seconds)
         except Denied as denied:
-            return self._denied(path, review.uid, denied)
+            return self._denied(path, review.uid, denied, {"namespace": review.namespace, "name": review.name})
         except TimeoutError:
             raise
         except Exception:
@@ -198,9 +198,11 @@ class Server:
         self._on_answer(path, ALLOWED_OUTCOME)
         return _json(render_allowed(review.uid, answer))
 
-    def _denied(self, path: str, uid: str, denied: Denied) -> web.Response:
+    def _denied(self, path: str, uid: str, denied: Denied, about: Mapping[str, str]) -> web.Response:
+        """`about`: the namespace and name of what is denied, as far as they could be read."""
         self._on_answer(path, denied.reason)
-        self._log.info("denied", webhook=path, review=uid, reason=str(denied.reason), message=denied.message)
+        said = {**about, "reason": str(denied.reason), "message": denied.message}
+        self._log.info("denied", webhook=path, review=uid, **said)
         return _json(render_denied(uid, denied))
 
 

@@ -45,7 +45,8 @@ class Undo:
         self._clock = clock
         self._wanted = wanted
         self._on_conflict = on_conflict
-        self._log = structlog.get_logger("webhooks.undo").bind(request_id=request_id, vmi=wanted.vmi)
+        vmi = f"{wanted.namespace}/{wanted.vmi_name}"
+        self._log = structlog.get_logger("webhooks.undo").bind(request_id=request_id, vmi=vmi)
         self.request_id = request_id
         self.touched: list[str] = []
         self.made: dict[str, str] = {}

@@ -223,6 +223,9 @@ class FakeView:
         resource = self.class_resources.get(name)
         return None if resource is None else GpuClass(name=name, uid=f"class-{name}", resource_name=resource)
 
+    def classes(self) -> list[GpuClass]:
+        return [found for name in sorted(self.class_resources) if (found := self.gpu_class(name)) is not None]
+
     def namespace(self, name: str) -> Namespace | None:
         return self.namespaces.get(name)
 
