@@ -18,6 +18,7 @@ DEVICE = {"kind": "GPUDevice", "spec": {"className": "a10", "count": 2}}
 STATUS = {
     "observedGeneration": 1,
     "phase": "Bound",
+    "phaseSince": NOW,
     "attachment": {"vmiName": "vm", "requestID": "r1", "since": NOW},
     "bindRequest": {
         "id": "r1",
@@ -218,6 +219,9 @@ def test_O4_tables_answer_what_whose_where_since_when(server, tenant):
     table = server.table("GPUDevice", tenant, name)
     assert table["Class"] == "a10" and table["Count"] == 2 and table["Phase"] == "Bound"
     assert table["VM"] == "vm" and table["Node"] == "n1" and table["Since"]
+    held = {"phase": "Held", "phaseSince": NOW, "attachment": None, "placement": None}
+    server.patch("GPUDevice", name, {"status": held}, tenant, sub="status")
+    assert server.table("GPUDevice", tenant, name)["Since"]
     server.delete("GPUDevice", name, tenant)
     node = server.create(named({"kind": "GPUNode"}))["metadata"]["name"]
     server.patch("GPUNode", node, {"status": REPORT}, sub="status")
