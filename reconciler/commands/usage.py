@@ -7,6 +7,7 @@ and `statement`'s.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ from reconciler.commands.endings import EXIT_OUTPUT, fail, reason
 from reconciler.commands.history import moment_of, opened
 from reconciler.parquet import ParquetMissing, write_parquet
 from reconciler.prices import PriceBook, PriceBookError, load
-from reconciler.statement import statement
+from reconciler.statement import closes_at, statement
 
 T = TypeVar("T")
 FORMATS = ("jsonl", "csv", "focus", "parquet")
@@ -44,6 +45,10 @@ FORMATS = ("jsonl", "csv", "focus", "parquet")
 @click.option("--prices", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Price book, for FOCUS.")
 @click.option("--issuer", default="hoster", show_default=True, help="Who bills, for FOCUS.")
 @click.option("--account", default="gpu", show_default=True, help="Billing account, for FOCUS.")
+@click.option("--region", default="", help="Region, for FOCUS; the cluster's name otherwise.")
+@click.option(
+    "--live", is_flag=True, help="The journals are written now: one that tells nothing new had nothing to tell."
+)
 @click.option("--currency", default="USD", show_default=True, help="Currency of a FOCUS export without prices.")
 def usage_command(
     files: tuple[str, ...],
@@ -57,6 +62,8 @@ def usage_command(
     prices: Path | None,
     issuer: str,
     account: str,
+    region: str,
+    live: bool,
     currency: str,
 ) -> None:
     """Usage records of one cluster out of its replicas' journal FILES, without doubles."""
@@ -67,14 +74,15 @@ def usage_command(
         raise click.UsageError("--format parquet writes a directory: give --out")
     if prices is not None and form != "focus":
         raise click.UsageError(f"--prices is for --format focus; {form} records carry no prices")
-    billed = focus.Issuer(name=issuer, account=account, currency=currency)
+    billed = focus.Issuer(name=issuer, account=account, currency=currency, region=region)
+    now = round(time.time() * 1000) if live else None
     try:
         book = load(prices) if prices is not None else None
         with ExitStack() as stack:
             journals: list[Journal] = [stack.enter_context(opened(file)) for file in files]
             reached = stack.enter_context(_bar())
             if form == "focus":
-                _write_focus(journals, window, tenant, cluster, billed, book, out, reached)
+                _write_focus(journals, window, tenant, cluster, billed, book, out, now, reached)
                 return
             found = export.usage(
                 journals,
@@ -83,6 +91,7 @@ def usage_command(
                 end=window[1],
                 tenant=tenant,
                 include_open=include_open,
+                now=now,
                 progress=reached,
             )
             records = _noticed(found, tenant)
@@ -121,11 +130,15 @@ def _write_focus(
     issuer: focus.Issuer,
     book: PriceBook | None,
     out: Path | None,
+    now: int | None,
     reached: Callable[[int, int], None] | None,
 ) -> None:
     start, end = window
     assert start is not None and end is not None
-    charges = statement(journals, cluster=cluster, start=start, end=end, tenant=tenant, progress=reached)
+    if time.time() * 1000 < closes_at(end):
+        closes = export.rfc3339(closes_at(end))
+        click.echo(f"gpu-binder: the statement is provisional until {closes}: late facts may still change it", err=True)
+    charges = statement(journals, cluster=cluster, start=start, end=end, tenant=tenant, now=now, progress=reached)
     with _output(out) as file_out:
         focus.write_focus(_noticed(charges, tenant), file_out, issuer=issuer, start=start, prices=book)
 
