@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-import msgspec
+import click
 
 from journal.events import EVENTS
-from reconciler.commands.run import HELP
+from reconciler.commands.endings import EXIT_CODES
 from reconciler.core import vocabulary
+from reconciler.core.usage import UsageState
 from reconciler.core.vocabulary import TRANSIENT_REASONS, Reason
+from reconciler.main import main
+from reconciler.observe.logs import LOG_FIELDS
 from reconciler.observe.metrics import METRICS
-from reconciler.settings import RunOptions
 from tests.tidy.source import ROOT
 
 README = ROOT / "README.md"
@@ -51,6 +54,40 @@ REASONS = {
 }
 
 
+NOTICES = {
+    "Held": ("GPUDevice", "an order is accepted, its units are set aside"),
+    "Bound": ("GPUDevice, VirtualMachineInstance", "the set of a VM has its node"),
+    "Released": ("GPUDevice, VirtualMachineInstance", "the VM has ended, its units are free again"),
+    "Releasing": ("GPUDevice, VirtualMachineInstance", "a deleted device waits for its VM to end"),
+    "Lost": ("GPUDevice, VirtualMachineInstance", "the node serves fewer units than are placed there"),
+    "Restored": ("GPUDevice, VirtualMachineInstance", "a lost device has its units again"),
+    "a reason of a refusal": (
+        "GPUDevice, VirtualMachineInstance",
+        "an order waits, or a start was refused by the binder",
+    ),
+    "Listed": ("GPUClass", "Permitted: KubeVirt's permittedHostDevices lists the resource name"),
+    "NotListed": ("GPUClass", "Permitted: it does not"),
+    "Served": ("GPUClass", "Ready: nodes serve the class"),
+    "NodesSilent": ("GPUClass", "Ready: the agents or kubelets of some nodes say nothing"),
+    "NodesDisagree": ("GPUClass", "Ready: a node's kubelet and its agent tell different numbers; the message has both"),
+    "NoNodeServes": ("GPUClass", "not Ready: no node serves the resource name"),
+    "NotPermitted": ("GPUClass", "not Ready: as NotListed"),
+    "KindMissing": ("GPUClass", "not Ready: KubeVirt's or Flux's kinds are not installed; the message names them"),
+    "Deleting": ("GPUClass", "not Ready: the class goes with the last of its devices"),
+    "UnmatchedBudgetKey": ("HelmRelease", "a budget key looks like ours and bounds nothing"),
+    "UnreadableBudget": ("HelmRelease", "a budget cannot be read; what it bounds is refused"),
+    "Unreadable": ("any", "the object is set aside until it is corrected"),
+}
+"""Reasons of Kubernetes Events to the objects they are about and what has happened."""
+
+PRICED = {
+    UsageState.BOUND: "the units are on a node",
+    UsageState.HELD: "the units are set aside and run nowhere",
+    UsageState.LOST: "the node no longer serves the units",
+    UsageState.RAW: "a pod's GPU request that no device covers; priced by resource name",
+}
+
+
 def reasons() -> list[str]:
     rows = [
         f"| `{reason.value}` | {REASONS[reason]} | {'yes' if reason in TRANSIENT_REASONS else 'no'} |"
@@ -75,13 +112,65 @@ def events() -> list[str]:
     return ["| event | what happened |", "| --- | --- |", *rows]
 
 
+def commands(group: click.Group = main, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Every command that does something, by its words."""
+    for name, command in sorted(group.commands.items()):
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{path}{name} ")
+        else:
+            yield f"{path}{name}", command
+
+
 def flags() -> list[str]:
+    return _flags({"run": main.commands["run"]}, "flag")
+
+
+def other_flags() -> list[str]:
+    return _flags({name: command for name, command in commands() if name != "run"}, "command and flag")
+
+
+def _flags(found: dict[str, click.Command], title: str) -> list[str]:
     rows = []
-    for field in msgspec.structs.fields(RunOptions):
-        default = "required" if field.default is msgspec.NODEFAULT else f"`{field.default}`"
-        default = "" if default in ("`None`", "``") else default
-        rows.append(f"| `--{field.name.replace('_', '-')}` | {default} | {HELP[field.name]} |")
-    return ["| flag | default | meaning |", "| --- | --- | --- |", *rows]
+    for name, command in found.items():
+        for option in command.params:
+            if not isinstance(option, click.Option):
+                continue
+            spelled = ", ".join(f"`{each}`" for each in (*option.opts, *option.secondary_opts))
+            where = "" if title == "flag" else f"`{name}` "
+            rows.append(f"| {where}{spelled} | {_default(option)} | {' '.join((option.help or '').split())} |")
+    return [f"| {title} | default | meaning |", "| --- | --- | --- |", *rows]
+
+
+def _default(option: click.Option) -> str:
+    if option.required:
+        return "required"
+    # click's own mark for "no default" is no value to show.
+    shown = option.to_info_dict()["default"]
+    plain = isinstance(shown, str | int | float | Path) and not isinstance(shown, bool)
+    return f"`{shown}`" if plain and str(shown) else ""
+
+
+def exit_codes() -> list[str]:
+    return ["| code | meaning |", "| --- | --- |", *(f"| {code} | {said} |" for code, said in EXIT_CODES.items())]
+
+
+def log_fields() -> list[str]:
+    rows = [f"| `{name}` | {said} |" for name, said in LOG_FIELDS.items()]
+    return ["| field | what it holds |", "| --- | --- |", *rows]
+
+
+def notices() -> list[str]:
+    rows = [f"| {_code(reason)} | {about} | {said} |" for reason, (about, said) in NOTICES.items()]
+    return ["| reason | on | meaning |", "| --- | --- | --- |", *rows]
+
+
+def _code(reason: str) -> str:
+    return reason if " " in reason else f"`{reason}`"
+
+
+def prices() -> list[str]:
+    rows = [f"| `{state.value}` | {PRICED[state]} |" for state in UsageState]
+    return ["| state | what is paid for |", "| --- | --- |", *rows]
 
 
 def metrics() -> list[str]:
@@ -94,6 +183,11 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "names": names,
     "events": events,
     "flags": flags,
+    "other-flags": other_flags,
+    "exit-codes": exit_codes,
+    "log-fields": log_fields,
+    "notices": notices,
+    "prices": prices,
     "metrics": metrics,
 }
 

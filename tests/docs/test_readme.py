@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
+from reconciler.commands import endings
+from reconciler.commands.endings import EXIT_CODES
+from reconciler.core import publish
+from reconciler.core.usage import UsageState
 from reconciler.core.vocabulary import Reason
 from reconciler.main import main
-from tests.docs.tables import README, REASONS, TABLES, rendered
+from reconciler.observe import notices
+from reconciler.prices import load
+from tests.docs.tables import NOTICES, PRICED, README, REASONS, TABLES, commands, rendered
 from tests.tidy.source import ROOT
 
 TEXT = README.read_text()
@@ -25,6 +33,38 @@ def test_the_tables_are_the_code_s(name: str) -> None:
 
 def test_every_reason_is_explained() -> None:
     assert set(REASONS) == set(Reason)
+
+
+def test_every_exit_code_has_its_meaning() -> None:
+    codes = {value for name, value in vars(endings).items() if name.startswith("EXIT_") and isinstance(value, int)}
+    assert set(EXIT_CODES) == codes | {0}
+
+
+def test_every_flag_has_its_help() -> None:
+    for name, command in commands():
+        for option in command.params:
+            assert not isinstance(option, click.Option) or option.help, f"{name} {option.name}"
+
+
+def test_every_reason_of_an_event_is_explained() -> None:
+    """N4: decisions' reasons and those of problems stand in `notices`, a class's where its conditions are made."""
+    told = {reason for _, reason in notices._WORDS.values() if reason}
+    problems = {notices.UNMATCHED_BUDGET_KEY, notices.UNREADABLE_BUDGET, notices.UNREADABLE}
+    source = inspect.getsource(publish._readiness) + inspect.getsource(publish.class_status)
+    conditions = set(re.findall(r'"([A-Z][A-Za-z]+)"', source))
+    assert set(NOTICES) == told | problems | conditions | {"a reason of a refusal"}
+
+
+def test_the_price_book_of_the_readme_is_one(tmp_path: Path) -> None:
+    """U3: every state has its price in the example."""
+    (example,) = re.findall(r"```yaml\n(currency: .*?)```", TEXT, re.S)
+    path = tmp_path / "prices.yaml"
+    path.write_text(example)
+    book, july = load(path), 1_785_000_000_000
+    keys = {state: "nvidia.com/GA102GL_A10" if state is UsageState.RAW else "a10" for state in UsageState}
+    paid = {state: book.spans(key, state, july, july + 1)[0][2].per_unit_hour for state, key in keys.items()}
+    assert str(paid[UsageState.BOUND]) == "2.20" and str(paid[UsageState.RAW]) == "3.10"
+    assert set(PRICED) == set(UsageState)
 
 
 def test_every_command_of_the_readme_exists_and_every_command_is_in_the_readme() -> None:
