@@ -54,15 +54,13 @@ class Answers:
             await pause(self._clock, until, unanswered, READ_SECONDS)
 
     def _check_recent(self, wanted: DeviceSet, devices: list[Device], node_name: str) -> None:
-        """An answer is taken as one's own only while it is fresh and its node still suits the VMI (B4)."""
+        """An answer is taken as one's own only while it is fresh and its node still suits the VMI (B4). Its age is
+        told by this replica alone: the leader's clock may be another's."""
         for device in devices:
-            answer = device.bind_answer
-            age = self._clock.now() - (answer.answered_at if answer is not None else 0)
-            if (
-                age > self._view.settings.attach_grace
-                or device.phase != Phase.BOUND
-                or device.deleting is not None
-            ):
+            request, since = self._view.attached_since.get(device.uid, ("", 0))
+            asked = device.bind_request is not None and device.bind_request.id == request
+            age = self._view.now - since if asked else 0
+            if age > self._view.settings.attach_grace or device.phase != Phase.BOUND or device.deleting is not None:
                 raise held_by_earlier(wanted, device.name)
         node = self._view.node(node_name)
         if node is not None and fitting.why_not(node, wanted.constraints, wanted.constraints.memory) is not None:

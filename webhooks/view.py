@@ -31,6 +31,16 @@ class View(Protocol):
         ...
 
     @property
+    def attached_since(self) -> Mapping[str, tuple[str, int]]:
+        """Device uid to its attachment's request and when this replica first saw it (ms)."""
+        ...
+
+    @property
+    def now(self) -> int:
+        """The time of the last thing folded, ms."""
+        ...
+
+    @property
     def class_resources(self) -> Mapping[str, str]:
         """Class name to the resource name it sells or sold."""
         ...

@@ -197,14 +197,25 @@ class FakeView:
         self.namespaces: dict[str, Namespace] = {}
         self.nodes: dict[str, Node] = {}
         self.unsettled: set[str] = set()
+        self.clock: Callable[[], int] = lambda: 0
+        self.attached_since: dict[str, tuple[str, int]] = {}
         self._frozen: list[Device] | None = None
+
+    @property
+    def now(self) -> int:
+        return self.clock()
 
     def freeze(self) -> None:
         """From now on this replica's watch lags behind."""
         self._frozen = self.cluster.devices()
 
     def _devices(self) -> Sequence[Device]:
-        return self.cluster.devices() if self._frozen is None else self._frozen
+        found = self.cluster.devices() if self._frozen is None else self._frozen
+        for device in found:
+            request = device.attachment.request_id if device.attachment is not None else ""
+            if self.attached_since.get(device.uid, ("", 0))[0] != request:
+                self.attached_since[device.uid] = (request, self.clock())
+        return found
 
     def device(self, namespace: str, name: str) -> Device | None:
         return next((d for d in self._devices() if (d.namespace, d.name) == (namespace, name)), None)
@@ -247,9 +258,7 @@ class FakeTime:
             step()
 
     def clock(self) -> Clock:
-        return Clock(
-            now=lambda: START + int(self.seconds * 1000), monotonic=lambda: self.seconds, sleep=self.sleep
-        )
+        return Clock(now=lambda: START + int(self.seconds * 1000), monotonic=lambda: self.seconds, sleep=self.sleep)
 
 
 class FakeBinder:
@@ -302,6 +311,7 @@ class World:
         self.cluster = FakeCluster()
         self.view = FakeView(self.cluster)
         self.time = FakeTime()
+        self.view.clock = self.time.clock().now
         self.binder = FakeBinder(self.cluster, self.time)
         self.time.on_sleep.append(self.binder.step)
         self.start_refusal: Refusal | None = None

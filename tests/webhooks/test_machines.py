@@ -282,9 +282,7 @@ RAW = {
 @pytest.mark.parametrize("user", ["alice", KUBEVIRT])
 async def test_w2_v1_raw_gpu_names_are_refused_where_the_policy_forbids_them(world, where, user):
     world.held("d1")
-    world.view.settings = Settings(
-        writer=WRITER, raw_name_policy=RawNamePolicy.FORBIDDEN, manager_users=(KUBEVIRT,)
-    )
+    world.view.settings = Settings(writer=WRITER, raw_name_policy=RawNamePolicy.FORBIDDEN, manager_users=(KUBEVIRT,))
     denied = await refused(world, body=vmi_body(references=ONE, domain=RAW[where]), user=user)
     assert denied.reason is Reason.RAW_NAME_FORBIDDEN
     assert where in denied.message
@@ -829,3 +827,12 @@ async def test_w5_a_vmi_of_another_shape_is_refused_naming_the_field(world, body
     assert denied.reason is Reason.MALFORMED_REVIEW
     assert "spec" in denied.message or "metadata" in denied.message
     assert world.cluster.writes == []
+
+
+async def test_b4_a_leader_whose_clock_is_behind_makes_no_answer_old(world):
+    """The answer's age is told by this replica's own clock; found by reading: a minute of skew refused reinvocations."""
+    world.held("d1")
+    await start(world)
+    world.cluster.status("d1", {"bindAnswer": {"answeredAt": "1970-01-01T00:00:00.001000Z"}})
+    _, patch = await start(world)
+    assert patch
