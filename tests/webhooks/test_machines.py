@@ -830,7 +830,7 @@ async def test_w5_a_vmi_of_another_shape_is_refused_naming_the_field(world, body
 
 
 async def test_b4_a_leader_whose_clock_is_behind_makes_no_answer_old(world):
-    """The answer's age is told by this replica's own clock; found by reading: a minute of skew refused reinvocations."""
+    """Its age is told by this replica alone. Found by reading: a minute of skew refused reinvocations."""
     world.held("d1")
     await start(world)
     world.cluster.status("d1", {"bindAnswer": {"answeredAt": "1970-01-01T00:00:00.001000Z"}})
