@@ -14,7 +14,9 @@ from typing import Any
 import click
 import msgspec
 import yaml
-from rich.console import Console
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.table import Table
 
 from reconciler.core.capacity import Units
@@ -22,6 +24,14 @@ from reconciler.core.decisions import Decision
 from reconciler.core.device_index import holds_units
 from reconciler.core.state import PlacementState
 from reconciler.explain import BudgetLine, Explanation, HistoryLine
+
+SHORT = 12
+"""A column this narrow is broken last: broken numbers and phases cannot be read."""
+TIMES = ("at", "since")
+DATE = 12
+"""A time that has to be broken is broken between date and time of day."""
+FRAME, GAP = 3, 2
+"""What a column takes beside its cells, framed and without upright lines."""
 
 FORMATS = ("table", "json", "yaml")
 
@@ -57,13 +67,38 @@ def emit(value: Any, form: str) -> None:
 def table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Sequence[str] = ()
 ) -> Table:
-    """A table; the columns in `numbers` are aligned to the right."""
-    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
-    for name in columns:
-        made.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
-    for row in rows:
-        made.add_row(*("" if cell is None else str(cell) for cell in row))
+    """A table; the columns in `numbers` are aligned to the right. A column that is empty in every row is left out."""
+    texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    made = _Fitting(title=title, title_justify="left", title_style="bold", header_style="bold")
+    for index, name in enumerate(columns):
+        if not texts or any(row[index] for row in texts):
+            longest = max(map(cell_len, (name, *(row[index] for row in texts))))
+            made.add(name, longest, justify="right" if name in numbers else "left")
+    for row in texts:
+        made.add_row(*(text for index, text in enumerate(row) if any(each[index] for each in texts)))
     return made
+
+
+class _Fitting(Table):
+    """Framed where there is room; where there is not, without upright lines and its short columns whole."""
+
+    _longest: list[int]
+
+    def add(self, name: str, longest: int, justify: JustifyMethod) -> None:
+        """A column whose longest cell, its name included, is so many characters wide."""
+        self.add_column(name, justify=justify, overflow="fold")
+        self._longest = [*getattr(self, "_longest", []), longest]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if sum(self._longest) + FRAME * len(self._longest) + 1 > options.max_width:
+            self.box, self.show_edge, self.pad_edge, self.padding = box.SIMPLE_HEAD, False, False, (0, 1, 0, 0)
+            sized = list(zip(self._longest, self.columns, strict=True))
+            whole = [DATE if column.header in TIMES else min(longest, SHORT) for longest, column in sized]
+            if sum(whole) + GAP * len(whole) <= options.max_width:
+                for longest, column in sized:
+                    column.no_wrap = longest <= SHORT
+                    column.min_width = DATE + 1 if column.header in TIMES else None
+        return super().__rich_console__(console, options)
 
 
 def device_table(state: PlacementState) -> Table:
@@ -137,12 +172,16 @@ def print_explanation(found: Explanation, out: Console) -> None:
         out.print("asked for: " + ", ".join(f"{count} {name}" for name, count in sorted(found.needs.items())))
     for name, sizes in sorted(found.holds.items()):
         if sizes:
-            holds = ", ".join(f"{number} of {size}" for size, number in sorted(sizes.items()))
-            out.print(f"held and unplaced of {name}: {holds} units")
+            holds = ", ".join(f"{_count(n, 'order')} of {_count(size, 'unit')}" for size, n in sorted(sizes.items()))
+            out.print(f"held and unplaced of {name}: {holds}")
     if found.nodes:
         out.print(_verdict_table(found))
     if found.budgets:
         out.print(budget_table(found.budgets))
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def budget_table(lines: Iterable[BudgetLine]) -> Table:

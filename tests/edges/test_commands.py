@@ -141,6 +141,30 @@ def test_a_torn_file_is_told(journal: Path, tmp_path: Path) -> None:
     assert result.exit_code == 3 and "damaged" in result.output
 
 
+# What a terminal has room for
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_a_table_breaks_no_number_no_phase_and_no_time_at_any_usual_width(
+    journal: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    told = run("replay", str(journal)).output
+    assert max(map(len, told.splitlines())) <= width
+    for whole in ("a40-8q", "Bound", "notebook", "gpu-3", "00:01:39.000", "2026-01-01"):
+        assert whole in told
+    assert "reason" not in told, "a column that is empty in every row takes no room"
+
+
+def test_a_very_narrow_table_loses_nothing(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "44")
+    told = run("who", str(journal), "tenant-acme/desktop-gpu-68693d02-0").output
+    header = next(line for line in told.splitlines() if "device" in line)
+    begin, end = header.index("device"), header.index("vmi")
+    pieces = [line[begin:end].strip() for line in told.partition("─\n")[2].splitlines()]
+    assert "".join(pieces) == "desktop-gpu-68693d02-0"
+
+
 # How every command ends
 
 
