@@ -10,6 +10,7 @@ import pytest
 import trustme
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from reconciler.core.vocabulary import DEVICES_ANNOTATION, DEVICES_LABEL, Reason
 from tests.webhooks.fakes import NS, World, vmi_body
@@ -120,6 +121,24 @@ async def test_w2_a_no_carries_code_reason_and_sentence(served):
         },
     }
     assert served.answers == [Reason.NO_FREE_UNITS]
+
+
+async def test_n4_a_no_is_logged_with_whose_it_was_and_why(served):
+    """A refusal is found in the log by the object's name; a late one, too."""
+
+    async def no(request, seconds):
+        raise Denied(Reason.NO_FREE_UNITS, "2 are asked, 1 is free", 403)
+
+    async def never(request, seconds):
+        await asyncio.sleep(3600)
+
+    with capture_logs() as told:
+        for served.behave, query in ((no, "?timeout=10s"), (never, "?timeout=50ms")):
+            await served.post(a_review(name="vm1"), query=query)
+    assert [line["reason"] for line in told] == [str(Reason.NO_FREE_UNITS), str(Reason.BIND_TIMEOUT)]
+    for line in told:
+        assert (line["event"], line["namespace"], line["name"], line["review"]) == ("denied", NS, "vm1", "u-1")
+        assert line["message"]
 
 
 async def test_w5_a_message_is_bounded(served):
