@@ -132,11 +132,12 @@ def _shared(report: GpuNode, usage: Usage) -> dict[str, int]:
         found.profiles or found.parent or found.kind != FunctionKind.PHYSICAL for found in report.functions
     ):
         return {}
-    used = {name: units.used(report, name) for name in sorted({*usage.placed, *usage.raw})}
+    taken = {profile.resource_name for function in report.functions for profile in function.profiles}
     pending = {
-        name: max(0, usage.placed.get(name, 0) + usage.raw.get(name, 0) - count) for name, count in used.items()
+        name: usage.placed.get(name, 0) + usage.raw.get(name, 0) - units.used(report, name)
+        for name in sorted({*taken, *usage.placed, *usage.raw})
     }
-    return units.shared_remaining(report, pending)
+    return units.shared_remaining(report, pending, usage.absent)
 
 
 def _units(

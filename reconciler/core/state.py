@@ -44,7 +44,8 @@ from reconciler.core.objects import (
     Vmi,
 )
 from reconciler.core.tenants import Budgets, Claims
-from reconciler.core.usage_meter import Meter, Touched
+from reconciler.core.usage_meter import Meter
+from reconciler.core.usage_view import Touched
 
 PUBLISH_MILLISECONDS = 1000
 """A class's units are written at most this often; more often only loads the API server."""

@@ -191,14 +191,20 @@ class _Card(msgspec.Struct):
         return -(-self.remaining(name) // self.remaining(taken))
 
 
-def shared_remaining(report: GpuNode, pending: Mapping[str, int]) -> dict[str, int]:
+def shared_remaining(
+    report: GpuNode, pending: Mapping[str, int], launching: Mapping[str, int] | None = None
+) -> dict[str, int]:
     """Units of each name that surely can still be handed out, for every name whose units share a card (O3).
 
     Shared are vGPU types on one card (one memory) and a whole card and its virtual functions (they exclude
     each other). `pending[name]` are units taken from this report and not in its `used` yet; the caller counts
-    `max(0, placed + raw - used)`, so the report that shows them takes them out of `pending` and nothing is
-    subtracted twice. Nobody knows which card a pending unit lands on, so for each other name it lands where
-    that name loses most, never more than is there; its own name loses exactly the pending units.
+    `placed + raw - used`, so the report that shows them takes them out of `pending` and nothing is subtracted
+    twice; below 0 are slots in the report that nobody holds any more, which their own name may have again.
+    `launching[name]` are placed units that do not run yet: whatever the report shows, they are still to land.
+
+    Nobody knows which card a pending unit lands on, nor which lands first. So for each other name it lands where
+    that name loses most, never more than is there; its own name loses exactly the pending units; and a name gives
+    no more than leaves room for what is pending of the others, should its own units start first.
 
     A lower bound: never above the worst distribution of the pending units over the cards, and equal to it on
     a single card. Names without a shared card are not in the answer; cards that give such a name alone count
@@ -206,30 +212,65 @@ def shared_remaining(report: GpuNode, pending: Mapping[str, int]) -> dict[str, i
     """
     cards = _cards(report)
     shared = sorted({name for card in cards if card.slots for name in (*card.slots, card.whole) if name})
-    taken = sorted(name for name, count in pending.items() if count > 0)
+    landing = {
+        name: max(0, pending.get(name, 0), (launching or {}).get(name, 0))
+        for name in sorted({*pending, *(launching or {})})
+    }
+    landing = {name: count for name, count in landing.items() if count}
     answer = {}
     for name in shared:
-        left = sum(card.remaining(name) for card in cards) - max(0, pending.get(name, 0))
-        left -= sum(_worst(cards, other, pending[other], name) for other in taken if other != name)
-        answer[name] = max(0, left)
+        left = max(0, _left(cards, name, pending.get(name, 0), landing))
+        for other in landing:
+            if left and other != name and _worst(cards, name, 1, other):
+                left = _beside(cards, name, left, other, landing)
+        answer[name] = left
     return answer
 
 
+def _left(cards: list[_Card], name: str, pending: int, landing: Mapping[str, int]) -> int:
+    """What is left of a name once all that is landing has landed where that costs it most; below 0 where it may
+    not suffice."""
+    left = sum(card.remaining(name) for card in cards) - pending
+    return left - sum(_worst(cards, other, count, name) for other, count in landing.items() if other != name)
+
+
+def _beside(cards: list[_Card], name: str, most: int, other: str, landing: Mapping[str, int]) -> int:
+    """How many units of `name`, up to `most`, leave room for what is landing of `other`."""
+    room = _left(cards, other, landing[other], {key: count for key, count in landing.items() if key != name})
+    before = landing.get(name, 0)
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _worst(cards, name, before + middle, other) <= room:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
 def _worst(cards: list[_Card], taken: str, count: int, name: str) -> int:
-    """The most units of `name` that `count` units of `taken` can cost. A card's losses fall with every unit
-    taken there, so the largest of them, over all cards, are the maximum."""
-    losses: list[int] = []
+    """The most units of `name` that `count` units of `taken` can cost. Each card is a row of losses and what they
+    take, the cheapest first, so the cheapest of all cards are the maximum."""
+    losses: list[tuple[int, int]] = []
     for card in cards:
         there, units = card.remaining(name), card.remaining(taken)
         if not there or not units:
             continue
         step = card.loss(taken, name)
-        while step and there and units:
-            losses.append(min(step, there))
-            there -= losses[-1]
-            units -= 1
-    losses.sort(reverse=True)
-    return sum(losses[:count])
+        gap, price = max(1, units // there), 1
+        while step and there and units >= price:
+            losses.append((price, -min(step, there)))
+            there -= step if step < there else there
+            units -= price
+            price = gap
+    losses.sort()
+    lost = 0
+    for price, loss in losses:
+        if price > count:
+            break
+        count -= price
+        lost -= loss
+    return lost
 
 
 def _cards(report: GpuNode) -> list[_Card]:

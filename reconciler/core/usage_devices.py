@@ -53,9 +53,7 @@ def _since_conditions(device: Device) -> int:
     return 0 if held is None or not accepted(device) else held.last_transition_time
 
 
-def steps(
-    before: Device | None, span: Span | None, now: Device, filed: Attributes, at: int, gap: int
-) -> list[Step]:
+def steps(before: Device | None, span: Span | None, now: Device, filed: Attributes, at: int, gap: int) -> list[Step]:
     """What follows from a device's new value. `before`, `span`: the last value and what it had. `at`: the time
     of the entry, `gap`: until when the journal was unbroken (ms)."""
     state = _state(now)

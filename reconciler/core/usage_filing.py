@@ -6,14 +6,10 @@ looked at again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from reconciler.core import tenants
 from reconciler.core.usage_devices import Attributes
+from reconciler.core.usage_view import Facts
 from reconciler.core.vocabulary import ROOT_TENANT
-
-if TYPE_CHECKING:
-    from reconciler.core.state import PlacementState
 
 
 class Filing:
@@ -23,18 +19,18 @@ class Filing:
         self._tenants: dict[str, tuple[str, ...]] = {}
         self._resources: dict[str, str] = {}
 
-    def of(self, state: PlacementState, class_name: str, namespace: str) -> Attributes:
+    def of(self, state: Facts, class_name: str, namespace: str) -> Attributes:
         resource = self._resources.setdefault(class_name, state.class_resources.get(class_name, ""))
         return Attributes(resource, self.tenants(state, namespace))
 
-    def tenants(self, state: PlacementState, namespace: str) -> tuple[str, ...]:
+    def tenants(self, state: Facts, namespace: str) -> tuple[str, ...]:
         """The nearest tenant namespace and those above it (R2); nothing outside every tenant."""
         found = self._tenants.get(namespace)
         if found is None:
             found = self._tenants[namespace] = _above(state, namespace)
         return found
 
-    def moved_tenants(self, state: PlacementState, namespace: str, release: str) -> list[tuple[str, int]]:
+    def moved_tenants(self, state: Facts, namespace: str, release: str) -> list[tuple[str, int]]:
         """Known namespaces that belong to other tenants since a release came, moved or went: (namespace, since
         when in ms, 0 where nobody says)."""
         owned = tenants.owned_namespace(namespace, release)
@@ -51,7 +47,7 @@ class Filing:
                 moved.append((known, owner.created if owner is not None else 0))
         return moved
 
-    def moved_class(self, state: PlacementState, class_name: str) -> bool:
+    def moved_class(self, state: Facts, class_name: str) -> bool:
         """Whether a known class sells another resource name than before."""
         resource = state.class_resources.get(class_name, "")
         if self._resources.get(class_name, resource) == resource:
@@ -64,7 +60,7 @@ class Filing:
         self._resources.clear()
 
 
-def _above(state: PlacementState, namespace: str) -> tuple[str, ...]:
+def _above(state: Facts, namespace: str) -> tuple[str, ...]:
     """Without any release of its own only the root is known by name."""
     path = state.charges.path(namespace)
     known = tuple(tenant for tenant in path if state.claims.owner(tenant) is not None)

@@ -9,7 +9,6 @@ devices' spans; pods are `usage_raw`'s.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -22,12 +21,7 @@ from reconciler.core.usage_filing import Filing
 from reconciler.core.usage_pods import PodMark
 from reconciler.core.usage_raw import Owner, RawMeter, Removal, drop
 from reconciler.core.usage_spans import Interval, Moment, Span, What, between, closed
-
-if TYPE_CHECKING:
-    from reconciler.core.state import PlacementState
-
-Touched: TypeAlias = tuple[str, str, str, str]
-"""(kind, namespace, name, uid)."""
+from reconciler.core.usage_view import Facts, Touched
 
 METERED = frozenset({CLASS.name, DEVICE.name, POD.name, RELEASE.name, VMI.name})
 
@@ -71,7 +65,7 @@ class Meter:
         """Every kind has been listed once: tenants, classes and launchers are known (R9)."""
         return self._raw.ready
 
-    def step(self, state: PlacementState, entry: Entry) -> None:
+    def step(self, state: Facts, entry: Entry) -> None:
         """Follow the state over one folded entry. Drains `state.touched` and `state.landed`."""
         self.closed = []
         if isinstance(entry.event, events.ControllerStarted):
@@ -91,14 +85,14 @@ class Meter:
                 self._raw.judge_all(state)
         self._last_at = entry.at
 
-    def open(self, state: PlacementState, now: int) -> Iterator[Interval | Span]:
+    def open(self, state: Facts, now: int) -> Iterator[Interval | Span]:
         """What is in use at `now` (ms, not before the last entry); of a pod that still runs also the intervals
         that are over, once they are facts (U1b)."""
         for uid in sorted(self._devices):
             yield self._devices[uid].span
         yield from self._raw.open(state, now)
 
-    def _follow(self, state: PlacementState, touched: Touched, event: events.Event) -> None:
+    def _follow(self, state: Facts, touched: Touched, event: events.Event) -> None:
         kind, namespace, name, uid = touched
         if kind == RELEASE.name:
             for moved, since in self._filing.moved_tenants(state, namespace, name) if self.ready else ():
@@ -120,7 +114,7 @@ class Meter:
         elif kind == VMI.name:
             self._raw.judge_launchers(state, (namespace, name))
 
-    def _begin(self, state: PlacementState) -> None:
+    def _begin(self, state: Facts) -> None:
         """Everything has been listed: what was seen before is filed as we know it now, and pods are judged."""
         self._raw.ready = True
         self._names = state.effective_names
@@ -135,11 +129,11 @@ class Meter:
     def _emit(self, found: Iterable[Interval]) -> None:
         (self.closed if self.ready else self._parked).extend(found)
 
-    def _refiled(self, state: PlacementState, what: What) -> What:
+    def _refiled(self, state: Facts, what: What) -> What:
         filed = self._filing.of(state, what.class_name, what.namespace)
         return msgspec.structs.replace(what, resource_name=filed.resource_name, tenants=filed.tenants)
 
-    def _refile(self, state: PlacementState, uids: Iterable[str], since: int) -> None:
+    def _refile(self, state: Facts, uids: Iterable[str], since: int) -> None:
         """These devices belong elsewhere since `since` (ms; 0: nobody says, so since now)."""
         for uid in uids:
             mark = self._devices.get(uid)
@@ -155,7 +149,7 @@ class Meter:
 
     # Devices
 
-    def _device(self, state: PlacementState, uid: str, event: events.Event) -> None:
+    def _device(self, state: Facts, uid: str, event: events.Event) -> None:
         if uid in state.pending:
             return
         found = state.device_by_uid(uid)
@@ -172,7 +166,7 @@ class Meter:
             self._close(mark, end)
             self._judge_launchers(state, mark.seen, end)
 
-    def _removal(self, state: PlacementState, event: events.Event, uid: str) -> Removal:
+    def _removal(self, state: Facts, event: events.Event, uid: str) -> Removal:
         """A subject that is no longer there: told by its deletion, by a list, or by another under its name. Where
         nobody says, it was last proven before the process began, or once that has listed all, by the entry before.
         """
@@ -181,7 +175,7 @@ class Meter:
             return Removal((event.seen, event.last_seen or proven))
         return Removal((False, proven))
 
-    def _confirm(self, state: PlacementState, device: Device) -> None:
+    def _confirm(self, state: Facts, device: Device) -> None:
         """A value the API server has (never an assumed one)."""
         mark = self._devices.get(device.uid)
         seen = usage_devices.slim(device)
@@ -228,7 +222,7 @@ class Meter:
         if (owner := _owner(seen)) is not None:
             self._devices_of.setdefault(owner, {})[seen.uid] = None
 
-    def _judge_launchers(self, state: PlacementState, device: Device, moment: Moment) -> None:
+    def _judge_launchers(self, state: Facts, device: Device, moment: Moment) -> None:
         owner = _owner(device)
         if owner is not None:
             self._raw.judge_launchers(state, owner, moment)
@@ -251,7 +245,7 @@ class Meter:
             parked=self._parked,
         )
 
-    def restore(self, state: PlacementState, memory: Memory) -> None:
+    def restore(self, state: Facts, memory: Memory) -> None:
         """As exported, beside the restored state."""
         self._raw.ready = memory.ready
         self._began, self._gap, self._last_at = memory.began, memory.gap, memory.last_at

@@ -75,9 +75,7 @@ def raw_units(mark: PodMark, devices: Iterable[Named], names: Collection[str]) -
     pod = msgspec.structs.replace(mark.seen, phase="Running")
     vmi = None
     if mark.vmi_uid and not mark.orphan:
-        vmi = Vmi(
-            name=pod.vmi_name, namespace=pod.namespace, uid=mark.vmi_uid, active_pods={pod.uid: pod.node}
-        )
+        vmi = Vmi(name=pod.vmi_name, namespace=pod.namespace, uid=mark.vmi_uid, active_pods={pod.uid: pod.node})
     return coverage.raw_for_budget(pod, vmi, devices, names)
 
 

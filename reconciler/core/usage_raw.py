@@ -7,7 +7,7 @@ may be seen late. The devices that cover it come from the meter that owns this o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from reconciler.core import usage_pods
 from reconciler.core.coverage import Named
@@ -15,9 +15,7 @@ from reconciler.core.objects import Pod
 from reconciler.core.usage_filing import Filing
 from reconciler.core.usage_pods import PodMark
 from reconciler.core.usage_spans import Interval, Moment, Span, Timeline, between
-
-if TYPE_CHECKING:
-    from reconciler.core.state import PlacementState
+from reconciler.core.usage_view import Facts
 
 Owner: TypeAlias = tuple[str, str]
 """(namespace, VMI name)."""
@@ -58,7 +56,7 @@ class RawMeter:
     def marks(self) -> list[PodMark]:
         return [self._pods[uid] for uid in sorted(self._pods)]
 
-    def open(self, state: PlacementState, now: int) -> Iterator[Interval | Span]:
+    def open(self, state: Facts, now: int) -> Iterator[Interval | Span]:
         """What runs raw at `now`, with what is over of the same pods, as far as it is a fact (U1b)."""
         for mark in self.marks():
             for name in sorted(mark.lines):
@@ -69,7 +67,7 @@ class RawMeter:
 
     # What happens to a pod
 
-    def observe(self, state: PlacementState, pod: Pod, began: int, proven: int | None) -> None:
+    def observe(self, state: Facts, pod: Pod, began: int, proven: int | None) -> None:
         """A pod's new value. `began`: when the journal did (ms): what was over by then was never ours to count,
         and of a launcher that is over nobody can tell whether it was one. `proven`: until when a pod told by a list
         was last in view (ms): unlisted beyond that is a guess (U1b)."""
@@ -97,7 +95,7 @@ class RawMeter:
         self._judge(state, mark, _about(state, start))
         mark.over = mark.over or (pod.terminal and start is None)
 
-    def vanish(self, state: PlacementState, uid: str, removal: Removal) -> None:
+    def vanish(self, state: Facts, uid: str, removal: Removal) -> None:
         """The pod is gone."""
         mark = self._pods.get(uid)
         if mark is None:
@@ -114,26 +112,26 @@ class RawMeter:
 
     # Judging
 
-    def judge_all(self, state: PlacementState) -> None:
+    def judge_all(self, state: Facts) -> None:
         for uid in sorted(self._pods):
             mark = self._pods[uid]
             self._judge(state, mark, _about(state, mark.start))
             if mark.over and state.pod(uid) is None:
                 self._forget(mark)
 
-    def judge_namespace(self, state: PlacementState, namespace: str, since: int) -> None:
+    def judge_namespace(self, state: Facts, namespace: str, since: int) -> None:
         """Pods belong elsewhere since `since` (ms; 0: nobody says, so since now)."""
         for uid in sorted(self._in_namespace.get(namespace, {})):
             mark = self._pods[uid]
             self._judge(state, mark, Moment(since) if since else _about(state, mark.start))
 
-    def judge_launchers(self, state: PlacementState, owner: Owner, moment: Moment | None = None) -> None:
+    def judge_launchers(self, state: Facts, owner: Owner, moment: Moment | None = None) -> None:
         """A VMI's name, or what is attached to it, says something else since `moment` (None: since now)."""
         for uid in sorted(self._pods_of.get(owner, {})):
             mark = self._pods[uid]
             self._judge(state, mark, _about(state, mark.start) if moment is None else moment)
 
-    def _judge(self, state: PlacementState, mark: PodMark, moment: Moment) -> None:
+    def _judge(self, state: Facts, mark: PodMark, moment: Moment) -> None:
         """What no device covers of the pod since `moment`; the first time, and when it turns out to be a launcher,
         since its start (U1b)."""
         if not self.ready or mark.start is None or mark.over:
@@ -154,7 +152,7 @@ class RawMeter:
         if mark.end is not None:
             self._end(state, mark, mark.end.not_before(mark.start.at))
 
-    def _end(self, state: PlacementState, mark: PodMark, end: Moment) -> None:
+    def _end(self, state: Facts, mark: PodMark, end: Moment) -> None:
         for name in sorted(mark.lines):
             mark.lines[name].put(None, end)
             facts, _ = mark.lines[name].facts(state.settings.settle)
@@ -162,7 +160,7 @@ class RawMeter:
         mark.lines = {}
         mark.over = True
 
-    def _proven(self, state: PlacementState, mark: PodMark, attached: bool) -> bool:
+    def _proven(self, state: Facts, mark: PodMark, attached: bool) -> bool:
         """Whether the pod's VMI lists it for the first time (R7). Once listed it stays that VMI's launcher; when
         another VMI stands under the name, or none and no device is attached, nothing covers it any more."""
         pod = mark.seen
@@ -195,7 +193,7 @@ class RawMeter:
             drop(self._pods_of, (pod.namespace, pod.vmi_name), pod.uid)
 
 
-def _about(state: PlacementState, start: Moment | None) -> Moment:
+def _about(state: Facts, start: Moment | None) -> Moment:
     """Now, as nobody says when since the subject began."""
     return between(state.now, start.at if start is not None else state.now, state.now)
 

@@ -120,9 +120,7 @@ class Timeline(msgspec.Struct, kw_only=True):
         (U1b). `until`: how far the open span has come by now (ms); None: nothing is open."""
         pieces = list(self.past)
         if self.now is not None and until is not None:
-            pieces.append(
-                Interval(self.now.what, self.now.start, Moment(until).not_before(self.now.start.at))
-            )
+            pieces.append(Interval(self.now.what, self.now.start, Moment(until).not_before(self.now.start.at)))
         runs: list[list[Interval]] = []
         for one in pieces:
             if runs and runs[-1][-1].end.at == one.start.at:
