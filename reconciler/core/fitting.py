@@ -82,11 +82,19 @@ def why_not(node: Node, constraints: Constraints, memory_free: int) -> Unfit | N
     if constraints.memory > 0 and missing > 0:
         return Unfit(
             Misfit.MEMORY,
-            f"node {node.name} lacks {missing} bytes of memory: the guest needs {constraints.memory}, "
-            f"{max(0, memory_free)} are free",
+            f"node {node.name} lacks {_size(missing)} of memory: the guest needs {_size(constraints.memory)}, "
+            f"{_size(max(0, memory_free))} are free",
             missing=missing,
         )
     return None
+
+
+def _size(count: int) -> str:
+    """Bytes as a person reads them, whole below a KiB."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} byte{'' if count == 1 else 's'}"
 
 
 def matches(node: Node, terms: tuple[Term, ...]) -> bool:
@@ -162,8 +170,7 @@ def _affinity(node: Node, terms: tuple[Term, ...]) -> Unfit:
     if not terms:
         return Unfit(
             Misfit.NODE_AFFINITY,
-            f"node {node.name} does not match: the VM's required node affinity has no terms, "
-            "which matches no node",
+            f"node {node.name} does not match: the VM's required node affinity has no terms, which matches no node",
         )
     failures = [_failing(node, term) for term in terms]
     shown = " nor ".join(

@@ -13,9 +13,7 @@ ANYTHING = Constraints()
 
 
 def node(name: str = "n1", *, labels: dict[str, str] | None = None, **fields: Any) -> Node:
-    return Node(
-        name=name, uid=name, labels={SCHEDULABLE_LABEL: "true", **(labels or {})}, **{"ready": True, **fields}
-    )
+    return Node(name=name, uid=name, labels={SCHEDULABLE_LABEL: "true", **(labels or {})}, **{"ready": True, **fields})
 
 
 def term(*requirements: tuple[str, str, tuple[str, ...]]) -> Term:
@@ -210,12 +208,18 @@ def test_p2_affinity_names_what_each_term_lacks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "free", "missing"),
-    [(0, -5, 0), (4 * GIB, 4 * GIB, 0), (4 * GIB, 4 * GIB - 1, 1), (GIB, -GIB, 2 * GIB)],
+    ("asked", "free", "missing", "told"),
+    [
+        (0, -5, 0, ""),
+        (4 * GIB, 4 * GIB, 0, ""),
+        (4 * GIB, 4 * GIB - 1, 1, "lacks 1 byte of memory: the guest needs 4.0 GiB"),
+        (GIB, -GIB, 2 * GIB, "lacks 2.0 GiB of memory: the guest needs 1.0 GiB, 0 bytes are free"),
+        (GIB, GIB - (5 << 19), 5 << 19, "lacks 2.5 MiB of memory"),
+    ],
 )
-def test_p2_guest_memory(asked: int, free: int, missing: int) -> None:
+def test_p2_guest_memory(asked: int, free: int, missing: int, told: str) -> None:
     unfit = why_not(node(), Constraints(memory=asked), free)
     assert (0 if unfit is None else unfit.missing) == missing
     if unfit is not None:
         assert unfit.code is Misfit.MEMORY
-        assert f"lacks {missing} bytes" in unfit.message
+        assert told in unfit.message
