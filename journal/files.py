@@ -38,7 +38,8 @@ class WriterLock:
         try:
             self._file: IO[str] = open(f"{path}.lock", "a+", encoding="utf-8")  # noqa: SIM115 (held while open)
         except OSError as error:
-            raise JournalError(f"journal {path} cannot be written: {error.strerror}: {os.path.dirname(path)}") from error
+            where = os.path.dirname(path) or "."
+            raise JournalError(f"journal {path} cannot be written: {error.strerror}: {where}") from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
