@@ -19,6 +19,7 @@ from reconciler.core.references import TemplateReference
 from reconciler.core.shapes import from_ms
 from reconciler.core.state import PlacementState
 from reconciler.core.vocabulary import CONDITION_HELD, DEVICE_FINALIZER, Outcome, Phase
+from reconciler.core.words import are, counted
 
 ACCEPTED = "the units are held for this order"
 
@@ -107,7 +108,7 @@ def order(state: PlacementState, question: Question) -> Decision | None:
         action=Action.HOLD,
         kind=DEVICE.name,
         subject=subject(device),
-        message=f"{device.count} units of {device.class_name} are held",
+        message=f"{counted(device.count, 'unit')} of {device.class_name} {are(device.count)} held",
         writes=(status_write(device, after),),
     )
 
@@ -236,7 +237,7 @@ def _bind(state: PlacementState, devices: list[Device], node: str) -> Decision:
         subject=f"{devices[0].namespace}/{_vmi_name(devices)}",
         request_id=_request_id(devices),
         node=node,
-        message=f"{sum(device.count for device in devices)} units on node {node}",
+        message=f"{counted(sum(device.count for device in devices), 'unit')} on node {node}",
         writes=tuple(writes),
     )
 

@@ -31,8 +31,8 @@ class BudgetRefusal(msgspec.Struct, frozen=True):
     def message(self) -> str:
         """One sentence a tenant can act on."""
         stand = (
-            f"tenant {self.tenant} has a budget of {self.budget} for {self.key}, of which {self.charge} are "
-            "used or set aside for sub-tenants"
+            f"tenant {self.tenant} has a budget of {self.budget} for {self.key}, {self.charge} of it used "
+            "or set aside for sub-tenants"
         )
         if self.child:
             return (
@@ -40,7 +40,7 @@ class BudgetRefusal(msgspec.Struct, frozen=True):
                 f"{self.missing} too many: give {self.child} less, or raise the budget of {self.tenant}"
             )
         return (
-            f"{stand}; {self.request} more are asked, {self.missing} too many: ask for less, delete orders "
+            f"{stand}; {self.request} more asked for, {self.missing} too many: ask for less, delete orders "
             f"that are not needed, or have the budget of {self.tenant} raised"
         )
 

@@ -19,6 +19,7 @@ from reconciler.core.placement import Verdict, WantedSet
 from reconciler.core.references import TemplateReference
 from reconciler.core.state import PlacementState
 from reconciler.core.vocabulary import TRUE, Mode, Phase, Reason
+from reconciler.core.words import counted
 
 WAIT = "ask for fewer units, or wait until some come free"
 """The way out of a shortage: a pending order is accepted by itself, a start has to be tried again."""
@@ -195,7 +196,7 @@ def budget_refusal(found: BudgetRefusal | BudgetUnreadable) -> Refusal:
 
 def units_of(order: Order) -> str:
     """The order in words."""
-    return f"{order.count} unit{'' if order.count == 1 else 's'} of GPU class {order.class_name!r}"
+    return f"{counted(order.count, 'unit')} of GPU class {order.class_name!r}"
 
 
 def _class(state: PlacementState, order: Order) -> GpuClass:

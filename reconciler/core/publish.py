@@ -22,6 +22,7 @@ from reconciler.core.vocabulary import (
     SETTINGS_RAW_NAME_POLICY,
     SETTINGS_RESOURCE_NAMES,
 )
+from reconciler.core.words import counted
 
 
 def gpu_class(state: PlacementState, question: Question) -> Decision | None:
@@ -101,7 +102,7 @@ def _readiness(
     totals = state.totals_of(found.resource_name)
     if found.deleting is not None:
         users = len(state.devices.by_class.get(found.name, ()))
-        return False, "Deleting", f"{users} devices still use the class; it goes with the last of them"
+        return False, "Deleting", f"{counted(users, 'device')} still in use; the class goes with the last of them"
     missing = sorted(state.missing)
     if missing:
         return False, "KindMissing", f"not installed in this cluster: {', '.join(missing)}"
@@ -110,7 +111,7 @@ def _readiness(
     if not units.served:
         return False, "NoNodeServes", f"no node serves {found.resource_name}"
     if totals.silent:
-        return True, "NodesSilent", f"{len(totals.silent)} nodes are silent, among them {totals.silent[0]}"
+        return True, "NodesSilent", f"{counted(len(totals.silent), 'node')} silent, among them {totals.silent[0]}"
     if totals.disagreeing:
         node = totals.disagreeing[0]
         entry = state.units_on(node, found.resource_name)
@@ -119,7 +120,7 @@ def _readiness(
             "NodesDisagree",
             f"node {node} advertises {entry.allocatable} and its agent reports {entry.served}",
         )
-    return True, "Served", f"{len(totals.nodes)} nodes serve the class"
+    return True, "Served", f"served by {counted(len(totals.nodes), 'node')}"
 
 
 def _finalize(found: GpuClass) -> Decision | None:

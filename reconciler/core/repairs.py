@@ -65,8 +65,15 @@ def _deleted(state: PlacementState, found: Device) -> Decision | None:
     if holds_units(found) and _vmi_lives(state, found):
         if found.phase == Phase.RELEASING:
             return None
-        after = moved(found, Phase.RELEASING, state.now)
-        return _releasing(found, after, Action.AWAIT, "deleted; it goes when its VMI has ended")
+        vmi = found.attachment.vmi_name if found.attachment is not None else ""
+        message = f"deleted; it goes when VMI {vmi} has ended"
+        after = moved(
+            found,
+            Phase.RELEASING,
+            state.now,
+            conditions=held(found, True, "Releasing", message, state.now),
+        )
+        return _releasing(found, after, Action.AWAIT, message)
     released = found.phase == Phase.RELEASING and found.attachment is None and found.placement is None
     if accepted(found) and not released:
         after = msgspec.structs.replace(

@@ -58,7 +58,7 @@ def test_r4_a_refusal_names_tenant_budget_charge_and_request() -> None:
     refusal = charges.check("tenant-a-b", {R: 3})
     assert refusal == BudgetRefusal("tenant-a", R, budget=3, charge=2, request=3, missing=2)
     assert refusal is not None
-    for said in ("tenant-a", "budget of 3", "nvidia.com/A", "2 are used", "3 more", "2 too many"):
+    for said in ("tenant-a", "budget of 3", "nvidia.com/A", "2 of it used", "3 more", "2 too many"):
         assert said in refusal.message
 
 

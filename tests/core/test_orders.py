@@ -175,7 +175,7 @@ def test_p6_a_class_waits_for_its_devices_and_says_how_many() -> None:
     world.later(2)
     found = world.state.gpu_class("a10")
     assert found is not None
-    assert "1 devices still use" in next(c.message for c in found.conditions if c.type == "Ready")
+    assert "1 device still in use" in next(c.message for c in found.conditions if c.type == "Ready")
     world.change(DEVICE, NS, "d1", deleting=world.at)
     world.later(2)
     assert world.state.gpu_class("a10") is None
