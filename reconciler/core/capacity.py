@@ -69,9 +69,7 @@ class Units(msgspec.Struct, frozen=True):
         if self.limit is Limit.SHARED:
             return f"node {node} shares its cards' memory with other types, {self.free} {name} free"
         served = "an unknown number of" if self.served is None else str(self.served)
-        return (
-            f"node {node} serves {served} {name}, {self.placed} placed and {self.raw} in raw use, {self.free} free"
-        )
+        return f"node {node} serves {served} {name}, {self.placed} placed and {self.raw} in raw use, {self.free} free"
 
 
 class Usage(msgspec.Struct):
@@ -112,9 +110,10 @@ def account(
     """The account of every name in `names` on one node (R5, R9, O3).
 
     `fresh`: the report speaks. `ghosts`: cards that left the report while the node still advertises them.
-    `spoken`: names this node's agent has ever reported.
+    `spoken`: names this node's agent has ever reported. Cards are shared as the last report says, also when it is
+    stale: the node's own number, which counts meanwhile, knows nothing of siblings.
     """
-    shared = _shared(report, usage) if fresh and report is not None else {}
+    shared = _shared(report, usage) if report is not None else {}
     return {name: _units(node, report, fresh, usage, ghosts, spoken, shared, name) for name in names}
 
 
@@ -128,9 +127,7 @@ def served(node: Node, report: GpuNode | None, fresh: bool, spoken: Collection[s
 
 def _shared(report: GpuNode, usage: Usage) -> dict[str, int]:
     """Units of each name that shares a card; most reports have none, and it is asked at every change."""
-    if not any(
-        found.profiles or found.parent or found.kind != FunctionKind.PHYSICAL for found in report.functions
-    ):
+    if not any(found.profiles or found.parent or found.kind != FunctionKind.PHYSICAL for found in report.functions):
         return {}
     taken = {profile.resource_name for function in report.functions for profile in function.profiles}
     pending = {

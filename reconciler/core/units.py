@@ -161,10 +161,7 @@ def _serves(function: Function, name: str) -> int:
 def used(report: GpuNode, name: str) -> int:
     """Slots of a vGPU type that exist, on healthy and unhealthy parents alike."""
     return sum(
-        profile.used
-        for function in report.functions
-        for profile in function.profiles
-        if profile.resource_name == name
+        profile.used for function in report.functions for profile in function.profiles if profile.resource_name == name
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.core import units
+from reconciler.core import capacity, units
 from reconciler.core.objects import Function, GpuNode, Node, Profile
 from reconciler.core.units import InitRequest
 from tests.core.twins import units as twin
@@ -102,9 +102,7 @@ def test_quantities_agree_with_decimal_arithmetic(number: str, suffix: str) -> N
     assert units.quantity(number + suffix) == Fraction(*Decimal(expected).as_integer_ratio())
 
 
-@pytest.mark.parametrize(
-    ("value", "count"), [("1999m", 1), ("0", 0), ("-0", 0), (2.9, 2), ("1e-30", 0), ("1k", 1000)]
-)
+@pytest.mark.parametrize(("value", "count"), [("1999m", 1), ("0", 0), ("-0", 0), (2.9, 2), ("1e-30", 0), ("1k", 1000)])
 def test_a_fraction_of_a_budget_rounds_down(value: str | float, count: int) -> None:
     """K3."""
     assert units.whole_units(value) == count
@@ -156,9 +154,7 @@ def test_effective_request_is_the_highest_moment_of_the_pod(
 
 def test_companion_functions_are_no_gpus_c34() -> None:
     """C34, O3: two display and two audio functions serve two units, whatever the node's number says."""
-    found = report(
-        card("0000:3b:00.0", R), card("0000:3b:00.1", ""), card("0000:5e:00.0", R), card("0000:5e:00.1", "")
-    )
+    found = report(card("0000:3b:00.0", R), card("0000:3b:00.1", ""), card("0000:5e:00.0", R), card("0000:5e:00.1", ""))
     assert units.served(node({R: 4}), found, True, R) == 2
 
 
@@ -208,8 +204,45 @@ def test_granting_one_type_lowers_its_siblings_at_once() -> None:
 def test_pending_units_land_where_the_other_type_loses_most() -> None:
     """O3: of two parents the one that costs four small slots is assumed, then the one that costs two."""
     found = report(parent("p0", (R, 0, 2), (S, 0, 8)), parent("p1", (R, 0, 1), (S, 0, 2)))
-    assert units.shared_remaining(found, {R: 1}) == {R: 2, S: 6}
+    assert units.shared_remaining(found, {R: 1}) == {R: 2, S: 5}, "six could land first and leave R nothing"
     assert units.shared_remaining(found, {R: 3}) == {R: 0, S: 0}
+
+
+def test_a_grant_leaves_room_for_what_is_pending_of_its_siblings() -> None:
+    """O3: two small units could start first, one on each card, and the large one promised before finds no room."""
+    found = report(parent("p0", (R, 0, 1), (S, 0, 2)), parent("p1", (R, 0, 1), (S, 0, 2)))
+    assert units.shared_remaining(found, {R: 1}) == {R: 1, S: 1}
+    cards = report(card("c0", R), virtual("v0", "c0", S), card("c1", R), virtual("v1", "c1", S))
+    assert units.shared_remaining(cards, {R: 1}) == {R: 1, S: 1}
+
+
+def test_small_units_take_a_large_one_only_once_they_fill_it() -> None:
+    """O3: four small slots are one large one, wherever the first of them lands."""
+    found = report(parent("p0", (R, 0, 2), (S, 0, 8)))
+    assert [units.shared_remaining(found, {S: count})[R] for count in (1, 4, 5, 8)] == [1, 1, 0, 0]
+    assert units.shared_remaining(found, {R: 1}) == {R: 1, S: 4}
+
+
+def test_slots_that_exist_and_nobody_holds_are_free_for_their_own_name() -> None:
+    """O3, R9: slots made in advance, or left in the report by a VM that is gone, are no loss."""
+    found = report(parent("p0", (R, 2, 0), (S, 0, 0)))
+    assert units.shared_remaining(found, {R: -2}) == {R: 2, S: 0}
+
+
+def test_a_unit_that_does_not_run_yet_is_in_no_report() -> None:
+    """O3: the two slots in use were another VM's; the two units placed now may land on the other card."""
+    found = report(parent("p0", (R, 0, 0), (S, 2, 0)), parent("p1", (R, 0, 1), (S, 0, 2)))
+    assert units.shared_remaining(found, {S: 0}, {S: 2}) == {R: 0, S: 2}
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_types_share_their_memory_also_while_the_agent_is_silent(fresh: bool) -> None:
+    """O3, R5: allocatable counts for what is served, and both types are in it in full."""
+    found = report(parent("p0", (R, 0, 2), (S, 0, 8)))
+    node = Node(name="n1", uid="u-n1", ready=True, allocatable={R: 2, S: 8})
+    usage = capacity.Usage(placed={R: 1}, absent={R: 1})
+    account = capacity.account(node, found, fresh, usage, {}, {R, S}, (R, S))
+    assert {name: units.free for name, units in account.items()} == {R: 1, S: 4}
 
 
 def test_a_card_and_its_virtual_functions_exclude_each_other() -> None:
@@ -228,7 +261,8 @@ def test_a_card_and_its_virtual_functions_exclude_each_other() -> None:
 def test_a_card_alone_adds_to_a_shared_name() -> None:
     """O3: a name counts cards that share it with nobody; a name that never shares is not in the answer."""
     found = report(card("c0", R), virtual("v0", "c0", S), card("c1", R), card("c2", T))
-    assert units.shared_remaining(found, {S: 1}) == {R: 1, S: 0}
+    assert units.shared_remaining(found, {}) == {R: 2, S: 1}
+    assert units.shared_remaining(found, {S: 1}) == {R: 0, S: 0}, "the next whole card could be the one S needs"
 
 
 def test_a_card_whose_memory_is_in_use_is_not_given_whole() -> None:
@@ -257,9 +291,7 @@ def parents(remaining: list[dict[str, int]]) -> list[Function]:
 
 
 @given(remaining=st.lists(slots, min_size=1, max_size=3), pending=pendings)
-def test_shared_remaining_never_promises_too_much(
-    remaining: list[dict[str, int]], pending: dict[str, int]
-) -> None:
+def test_shared_remaining_never_promises_too_much(remaining: list[dict[str, int]], pending: dict[str, int]) -> None:
     """O3: never above the worst of all distributions."""
     functions = parents(remaining)
     worst = twin.shared_remaining(functions, pending)
@@ -275,9 +307,7 @@ def test_shared_remaining_is_exact_on_one_parent(remaining: dict[str, int], pend
     assert units.shared_remaining(report(*functions), pending) == twin.shared_remaining(functions, pending)
 
 
-@given(
-    remaining=st.lists(slots, min_size=1, max_size=3), taken=st.sampled_from((R, S)), count=st.integers(1, 4)
-)
+@given(remaining=st.lists(slots, min_size=1, max_size=3), taken=st.sampled_from((R, S)), count=st.integers(1, 4))
 def test_shared_remaining_is_exact_for_one_pending_type(
     remaining: list[dict[str, int]], taken: str, count: int
 ) -> None:

@@ -45,24 +45,47 @@ def distributions(units: int, places: list[int]) -> Iterator[tuple[int, ...]]:
 
 
 def shared_remaining(parents: list[Function], pending: dict[str, int]) -> dict[str, int]:
-    """The least that is left of each type over every distribution of the pending units over the parents."""
+    """The least that is left of each type over every distribution of the pending units over the parents, lowered
+    until what is pending of every other type surely fits, should the new units start first."""
     names = sorted({profile.resource_name for parent in parents for profile in parent.profiles})
-    remaining = [
-        {profile.resource_name: profile.remaining for profile in parent.profiles} for parent in parents
-    ]
-    least: dict[str, int] = {}
-    every = [
-        list(distributions(pending.get(name, 0), [slots.get(name, 0) for slots in remaining]))
-        for name in names
-    ]
-    for choice in product(*every):
-        for name in names:
-            left = 0
-            for place, slots in enumerate(remaining):
-                here = slots.get(name, 0)
-                for taken, spread in zip(names, choice, strict=True):
-                    share = 1 if taken == name else -(-slots.get(name, 0) // max(1, slots.get(taken, 0)))
-                    here -= spread[place] * share
-                left += max(0, here)
-            least[name] = min(least.get(name, left), left)
+    remaining = [{profile.resource_name: profile.remaining for profile in parent.profiles} for parent in parents]
+    least = {}
+    for name in names:
+        left = max(0, worst_left(remaining, pending, name))
+        while left and not all(
+            other == name
+            or not harms(remaining, name, other)
+            or worst_left(remaining, {**pending, name: pending.get(name, 0) + left}, other) >= 0
+            for other, count in pending.items()
+            if count
+        ):
+            left -= 1
+        least[name] = left
     return least
+
+
+def harms(remaining: list[dict[str, int]], taken: str, name: str) -> bool:
+    return any(slots.get(taken, 0) and slots.get(name, 0) for slots in remaining)
+
+
+def worst_left(remaining: list[dict[str, int]], pending: dict[str, int], name: str) -> int:
+    """Slots of a type less its own pending units, where those of the others take the most; below 0 where they may
+    not fit."""
+    others = sorted(other for other, count in pending.items() if count and other != name)
+    every = [list(distributions(pending[other], [slots.get(other, 0) for slots in remaining])) for other in others]
+    least: list[int] = []
+    for choice in product(*every):
+        left = 0
+        for place, slots in enumerate(remaining):
+            taken = (loss(slots, other, spread[place], name) for other, spread in zip(others, choice, strict=True))
+            left += max(0, slots.get(name, 0) - sum(taken))
+        least.append(left - pending.get(name, 0))
+    return min(least)
+
+
+def loss(slots: dict[str, int], taken: str, count: int, name: str) -> int:
+    """What units of one type on a card cost another: a smaller type costs nothing more until a whole unit is gone."""
+    large, small = slots.get(taken, 0), slots.get(name, 0)
+    if not count or not large or not small:
+        return 0
+    return count * -(-small // large) if small >= large else -(-count // (large // small))
