@@ -31,6 +31,10 @@ class Safety:
         """What was charged may stay when its budget is lowered (R4)."""
         self._excused: set[str] = set()
 
+    def know(self, resources: dict[str, str]) -> None:
+        """More classes, and the names they sell."""
+        self._resources = {**self._resources, **resources}
+
     def excuse(self, vmi: str) -> None:
         """A Lost device of this VMI was deleted under it, which is allowed (P4)."""
         self._excused.add(vmi)
@@ -67,7 +71,10 @@ class Safety:
     def _serves(self, node: str, name: str, allocatable: Document | None) -> int:
         """What a report that speaks of the name says, else what the node says; 0 where it is gone (R5)."""
         functions = status(self._cluster.peek(GPU_NODE, "", node) or {}).get("functions") or []
-        seen = [found.get("healthy", True) for found in functions if found.get("resourceName") == name]
+        seen = [int(found.get("healthy", True)) for found in functions if found.get("resourceName") == name]
+        for profile in (told for found in functions for told in found.get("profiles") or []):
+            if profile["resourceName"] == name:
+                seen.append(profile.get("used", 0) + profile.get("remaining", 0))
         if allocatable is None:
             return 0
         return sum(seen) if seen else int(allocatable.get(name, 0))

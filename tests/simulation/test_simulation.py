@@ -13,6 +13,7 @@ import pytest
 from reconciler import replay
 from reconciler.core import snapshot
 from reconciler.core.state import PlacementState
+from tests.simulation.cards import Cards, CardStory, HarshCardStory
 from tests.simulation.harsh import HarshStory
 from tests.simulation.safety import left_over
 from tests.simulation.story import NODES, Story
@@ -48,7 +49,7 @@ async def play(seed: int, steps: int = STEPS, kind: type[Story] = Story) -> Stor
 async def come_to_rest(story: Story) -> None:
     """Without faults and with time, nothing is left half done."""
     story.trouble(False)
-    if isinstance(story, HarshStory):
+    if isinstance(story, HarshStory | Cards):
         await story.calm()
     await story.stage.later(400)
     for node in sorted(NODES):
@@ -60,6 +61,10 @@ async def come_to_rest(story: Story) -> None:
         assert not replica.state.pending, "writes are still under way"
         assert not replica.state.stale, "objects are still to be read again"
     agree(story)
+    if isinstance(story, Cards):
+        await story.calm()
+        await story.stage.later(2)
+        story.nothing_lost()
 
 
 def same_when_counted_anew(state: PlacementState) -> None:
@@ -96,6 +101,17 @@ def test_simulation(seed: int) -> None:
 def test_harsh_simulation(seed: int) -> None:
     """Two leaders at once, late writes, jumping clocks, nodes and tenants that go (J5, P2, P4, P5, P6, R10)."""
     story = asyncio.run(play(seed, HARSH_STEPS, HarshStory))
+    for journal in story.journals:
+        found = replay.verify(journal)
+        assert found.difference is None, f"seed {seed}: {found.difference}"
+
+
+@pytest.mark.parametrize("kind", [CardStory, HarshCardStory])
+@pytest.mark.parametrize("seed", seeds())
+def test_shared_cards_o3(seed: int, kind: type[Story]) -> None:
+    """O3: types that share a card's memory, a card and its virtual functions; nothing bound fails for lack of memory,
+    sets of two types are whole, and what is free at rest is what the hardware has (R9, P2)."""
+    story = asyncio.run(play(seed, HARSH_STEPS, kind))
     for journal in story.journals:
         found = replay.verify(journal)
         assert found.difference is None, f"seed {seed}: {found.difference}"
