@@ -27,6 +27,12 @@ VACUUMED_PAGES = 10_000
 _BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 """SQLITE_ERROR among them: our statements are fixed, so a missing table or column is the file's fault."""
 
+FULL = (
+    "; nothing of it is lost. Free space on its disk or give it a larger one, then start again; fewer days or "
+    "megabytes (--journal-days, --journal-megabytes) keep it smaller"
+)
+"""What to do about a full disk; the batch that did not fit was never acted upon."""
+
 _NO_INDEX = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 
 
@@ -160,7 +166,8 @@ class Connection:
             undecodable = code is None and isinstance(error, sqlite3.OperationalError)
             if undecodable or (code is not None and code & 0xFF in _BROKEN):
                 raise JournalDamaged(self.path, str(error)) from error
-            raise JournalError(f"journal {self.path}: {error}") from error
+            full = code is not None and code & 0xFF == sqlite3.SQLITE_FULL
+            raise JournalError(f"journal {self.path}: {error}{FULL if full else ''}") from error
         except UnicodeDecodeError as error:
             # sqlite3 quotes a broken schema in its message and fails to decode that
             raise JournalDamaged(self.path, f"its schema cannot be read: {error.reason}") from error

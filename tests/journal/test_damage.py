@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sqlite_utils import Database
 
 from journal import schema, sqlite
-from journal.events import Entry, Event
+from journal.events import ControllerStarted, Entry, Event, TimeReached
 from journal.sqlite import SqliteJournal
 from journal.store import (
     JournalDamaged,
@@ -377,3 +377,18 @@ def test_j6_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, monkeyp
     monkeypatch.undo()
     with SqliteReader(path) as reader:
         assert list(reader.read()) == entries
+
+
+def test_a_full_disk_is_told_with_the_way_out_and_loses_nothing(tmp_path: Path) -> None:
+    """J6, J1: what does not fit is not half written; the journal goes on once there is room."""
+    path = tmp_path / "journal.db"
+    journal = SqliteJournal(str(path))
+    journal.append([TimeReached()], at=1, batch=1)
+    pages = journal._connection.raw.execute("pragma page_count").fetchone()[0]
+    journal._connection.raw.execute(f"pragma max_page_count = {pages}")
+    with pytest.raises(JournalError, match=r"full.*Free space"):
+        journal.append([ControllerStarted("x" * 100_000, "b")], at=2, batch=2)
+    assert journal.last_seq == 1
+    journal._connection.raw.execute("pragma max_page_count = 100000")
+    assert journal.append([TimeReached()], at=3, batch=2)[0].seq == 2
+    journal.close()
