@@ -13,12 +13,13 @@ import msgspec
 
 from journal import events
 from journal.events import Entry
-from journal.store import Journal
+from journal.store import Journal, Snapshot
 from reconciler.core import snapshot
 from reconciler.core.decide import decide
 from reconciler.core.decisions import Decision
 from reconciler.core.fold import fold
 from reconciler.core.state import PlacementState
+from reconciler.version import VERSION
 
 Progress = Callable[[int], None]
 """Called with the seq that has been reached."""
@@ -36,7 +37,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """What was checked, and the first difference if any."""
+    """What was checked, and the first difference if any. `snapshots`: how many of this build were compared."""
 
     entries: int
     decisions: int
@@ -75,25 +76,46 @@ def decision_of(event: events.Decided) -> Decision:
     return msgspec.json.decode(event.decision, type=Decision)
 
 
-def verify(journal: Journal, progress: Progress | None = None) -> Verified:
+def verify(journal: Journal, progress: Progress | None = None, *, build: str = VERSION) -> Verified:
     """Recompute every decision from what was known before it.
 
-    Starts at the first entry, or where the journal was pruned at its oldest snapshot; every later snapshot of
-    the same build is compared as well.
+    Starts at the first entry, or where the journal was pruned at its oldest snapshot. The newest snapshot is compared
+    as well, where `build` took it: what a replica remembers is what its journal says.
     """
     first = journal.first_seq
     state = PlacementState() if first <= 1 else start(journal, seq=_oldest(journal, first))
+    newest = journal.nearest_snapshot()
     made = checked = entries = 0
     for _, group in groupby(journal.read(after=state.seq), key=lambda entry: entry.batch):
         batch = list(group)
         entries += len(batch)
         found, count = _verify_batch(state, batch)
         made += count
+        if found is None and newest is not None and newest.seq == state.seq and newest.build == build:
+            checked += 1
+            found = _compare(state, newest)
         if found is not None:
             return Verified(entries, made, checked, found)
         if progress is not None:
             progress(state.seq)
     return Verified(entries, made, checked)
+
+
+DIES_WITH_THE_PROCESS = ("questions", "deadlines")
+"""Of a snapshot: what was put on the agenda while deciding is not in the journal, and a killed process forgot it. A
+new term asks everything anew, so nothing depends on it."""
+
+
+def _compare(state: PlacementState, recorded: Snapshot) -> Difference | None:
+    theirs, ours = (msgspec.json.decode(payload) for payload in (recorded.payload, snapshot.export(state)))
+    fields = [
+        name
+        for name in sorted({*theirs, *ours})
+        if name not in DIES_WITH_THE_PROCESS and theirs.get(name) != ours.get(name)
+    ]
+    if not fields:
+        return None
+    return Difference(recorded.seq, recorded.at, f"the snapshot differs in {', '.join(fields)}", None, None)
 
 
 def _oldest(journal: Journal, first: int) -> int:

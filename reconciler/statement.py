@@ -8,7 +8,7 @@ corrections with the sign of the difference. Neighbours: `export` (records), `fo
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 import msgspec
@@ -20,9 +20,6 @@ from reconciler.export import Progress, by_beginning, usage
 CLOSE_AFTER_MILLISECONDS = 3_600_000
 """A period stays open this long: the settling time, a replica's restart and its catching up fit in; more only
 delays the invoice."""
-
-Records = Callable[[int | None, int, int], Iterator[Record]]
-"""(start, end, as of) to the records of a window."""
 
 
 class Charge(msgspec.Struct, frozen=True):
@@ -96,4 +93,3 @@ def _difference(billed: Record | None, right: Record | None) -> Iterator[Charge]
         yield Charge(right.cut(start=billed.end), 1, correction=True)
     elif right.end < billed.end:
         yield Charge(billed.cut(start=right.end), -1, correction=True)
-

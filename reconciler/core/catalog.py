@@ -6,7 +6,7 @@ more. Neighbour: `webhooks.catalog` serves it.
 
 from __future__ import annotations
 
-from reconciler.core import checks
+from reconciler.core import checks, tenants
 from reconciler.core.checks import Refusal
 from reconciler.core.device_index import accepted
 from reconciler.core.objects import GpuClass, Model
@@ -44,7 +44,9 @@ def offers(state: PlacementState, namespace: str) -> list[Offer]:
 def offer(state: PlacementState, namespace: str, found: GpuClass) -> Offer:
     """The largest order of one class that would be accepted now. A larger order is never easier to accept, so it
     is found by halving."""
-    low, high = 0, max(1, state.free.largest(found.resource_name)[1] + 1)
+    keys = (tenants.class_key(found.name), tenants.raw_key(found.resource_name))
+    left = [room.units for key in keys if (room := state.charges.headroom(namespace, key)).units is not None]
+    low, high = 0, max(1, min([state.free.largest(found.resource_name)[1], *left]) + 1)
     limit = checks.check_order(state, namespace, found.name, high)
     while limit is None:
         low, high = high, high * 2

@@ -343,7 +343,3 @@ class Settings(Model, frozen=True):
     attach_grace: int = 60_000
     settle: int = 60_000
     report_stale: int = 120_000
-
-
-def key_of(kind: Kind, item: Object) -> Key:
-    return Key(kind.name, item.namespace, item.name)

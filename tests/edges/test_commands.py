@@ -117,6 +117,22 @@ def test_verify_names_the_first_decision_that_differs(journal: Path) -> None:
     assert replay.verify(source).difference is None
 
 
+def test_verify_compares_the_newest_snapshot_of_its_own_build(journal: Path) -> None:
+    """J6: what a replica remembers is what its journal says."""
+    source = SqliteJournal(str(journal), readonly=True)
+    assert replay.verify(source, build="demo").snapshots == 1
+    newest = source.nearest_snapshot()
+    assert newest is not None
+    wrong = json.loads(newest.payload) | {"silent": ["gpu-1"]}
+    copy = MemoryJournal()
+    for entry in source.read():
+        copy.append([entry.event], at=entry.at, batch=entry.batch)
+    copy.snapshot(newest.seq, newest.at, json.dumps(wrong).encode(), build="demo")
+    found = replay.verify(copy, build="demo").difference
+    assert found is not None and found.what == "the snapshot differs in silent"
+    assert replay.verify(copy, build="another").difference is None
+
+
 def test_the_journal_s_own_commands(journal: Path, tmp_path: Path) -> None:
     info = json.loads(run("journal", "info", str(journal), "-o", "json").output)
     assert info["firstSeq"] == 1 and info["entries"] == info["lastSeq"]

@@ -93,7 +93,7 @@ def agree(story: Story) -> None:
 def test_simulation(seed: int) -> None:
     story = asyncio.run(play(seed))
     for journal in story.journals:
-        found = replay.verify(journal)
+        found = replay.verify(journal, build="embedded")
         assert found.difference is None, f"seed {seed}: {found.difference}"
 
 
@@ -102,7 +102,7 @@ def test_harsh_simulation(seed: int) -> None:
     """Two leaders at once, late writes, jumping clocks, nodes and tenants that go (J5, P2, P4, P5, P6, R10)."""
     story = asyncio.run(play(seed, HARSH_STEPS, HarshStory))
     for journal in story.journals:
-        found = replay.verify(journal)
+        found = replay.verify(journal, build="embedded")
         assert found.difference is None, f"seed {seed}: {found.difference}"
 
 
@@ -113,7 +113,7 @@ def test_shared_cards_o3(seed: int, kind: type[Story]) -> None:
     sets of two types are whole, and what is free at rest is what the hardware has (R9, P2)."""
     story = asyncio.run(play(seed, HARSH_STEPS, kind))
     for journal in story.journals:
-        found = replay.verify(journal)
+        found = replay.verify(journal, build="embedded")
         assert found.difference is None, f"seed {seed}: {found.difference}"
 
 
