@@ -6,7 +6,7 @@ advertises them, C27) and the start of the grace time for missing units (P4).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from reconciler.core import capacity, coverage, names, turns, units
 from reconciler.core.agenda import Question, Topic
@@ -55,15 +55,7 @@ def refresh(state: PlacementState, node: str) -> None:
         wanted.update(names.reported_names(report))
     _cap_ghosts(state, node)
     before = state.accounts.get(node, {})
-    after = capacity.account(
-        found,
-        report,
-        state.report_fresh(node),
-        usage,
-        state.ghosts.get(node, {}),
-        state.spoken.get(node, frozenset()),
-        sorted(wanted),
-    )
+    after = account(state, node, usage, wanted)
     if found is None and not any(entry.placed or entry.raw for entry in after.values()):
         after = {}
     state.usage[node] = usage
@@ -136,6 +128,19 @@ def _cap_ghosts(state: PlacementState, node: str) -> None:
             del ghosts[name]
     if not ghosts:
         del state.ghosts[node]
+
+
+def account(state: PlacementState, node: str, usage: Usage, wanted: Iterable[str]) -> dict[str, Units]:
+    """The account of the wanted names on a node, as if `usage` were what is there (R9)."""
+    return capacity.account(
+        state.node(node),
+        state.report(node),
+        state.report_fresh(node),
+        usage,
+        state.ghosts.get(node, {}),
+        state.spoken.get(node, frozenset()),
+        sorted(set(wanted)),
+    )
 
 
 def usage_on(state: PlacementState, node: str, without: frozenset[str] = frozenset()) -> Usage:

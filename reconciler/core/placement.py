@@ -135,15 +135,7 @@ def _account_without(state: PlacementState, node: str, wanted: WantedSet) -> Map
 
 
 def _account(state: PlacementState, node: str, usage: Usage, names: Iterable[str]) -> dict[str, Units]:
-    return capacity.account(
-        state.node(node),
-        state.report(node),
-        state.report_fresh(node),
-        usage,
-        state.ghosts.get(node, {}),
-        state.spoken.get(node, frozenset()),
-        sorted({*state.accounts.get(node, {}), *names}),
-    )
+    return nodes.account(state, node, usage, {*state.accounts.get(node, {}), *names})
 
 
 def _after(state: PlacementState, node: str, wanted: WantedSet) -> dict[str, Units]:

@@ -108,9 +108,7 @@ class Admission:
                 await self._answer(webhook, request, document)
 
     def _chain(self, *, mutating: bool) -> list[Webhook]:
-        return [
-            self._webhooks[name] for name in sorted(self._webhooks) if self._webhooks[name].mutating == mutating
-        ]
+        return [self._webhooks[name] for name in sorted(self._webhooks) if self._webhooks[name].mutating == mutating]
 
     async def _mutated(self, webhook: Webhook, request: Attributes, document: Document) -> tuple[Document, bool]:
         response = await self._answer(webhook, request, document)

@@ -59,9 +59,7 @@ class MemoryPort:
         """See the port; `timeout_seconds` by the cluster's clock (`MemoryCluster.tick` when it was moved)."""
         await asyncio.sleep(0)
         selection = Selection(namespace, name, label_selector)
-        lines = self._cluster.watches.run(
-            kind, resource_version, selection, timeout_seconds, self._identity.username
-        )
+        lines = self._cluster.watches.run(kind, resource_version, selection, timeout_seconds, self._identity.username)
         try:
             async for line in lines:
                 yield line

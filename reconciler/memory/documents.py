@@ -16,9 +16,7 @@ from reconciler.core.objects import CLASS, DEVICE, GPU_NODE, KUBEVIRT, NAMESPACE
 
 Document = dict[str, Any]
 
-WITH_STATUS = frozenset(
-    kind.name for kind in (DEVICE, CLASS, GPU_NODE, VMI, KUBEVIRT, RELEASE, NODE, POD, NAMESPACE)
-)
+WITH_STATUS = frozenset(kind.name for kind in (DEVICE, CLASS, GPU_NODE, VMI, KUBEVIRT, RELEASE, NODE, POD, NAMESPACE))
 """Kinds with a status subresource: the main resource does not write the status, nor the other way round."""
 _KEEPS_STATUS_AT_CREATION = (NODE.name,)
 """A kubelet registers its node with a status."""

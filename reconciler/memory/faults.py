@@ -80,9 +80,7 @@ class Fate:
         """Do `act` under the fault that `call` meets. Raises what the fault says, or what `act` raises."""
         fault = self.of(call)
         if fault is Fault.CONFLICT:
-            raise Conflict(
-                f"{call.key}: the object has been modified; please apply your changes to the latest version"
-            )
+            raise Conflict(f"{call.key}: the object has been modified; please apply your changes to the latest version")
         if fault in (Fault.UNAVAILABLE, Fault.DROPPED):
             raise Unavailable(f"{call.verb} {call.key}: connection refused")
         if fault is Fault.DELAYED:

@@ -77,9 +77,7 @@ class Scheduler:
         metadata, status = pod["metadata"], {"conditions": [condition]}
         if (pod.get("status") or {}).get("conditions") == status["conditions"]:
             return False
-        await self._port.patch(
-            POD, metadata["namespace"], metadata["name"], {"status": status}, subresource="status"
-        )
+        await self._port.patch(POD, metadata["namespace"], metadata["name"], {"status": status}, subresource="status")
         return True
 
 

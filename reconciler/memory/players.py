@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from reconciler.core.objects import (
     CLASS,
-    DEVICE,
     GPU_NODE,
     KUBEVIRT,
     NAMESPACE,
@@ -30,23 +27,21 @@ from reconciler.memory.documents import Document, timestamp
 from reconciler.memory.machinery import Kubelets, Scheduler
 from reconciler.memory.manifests import (
     class_body,
-    device_body,
     kubevirt_body,
     node_body,
-    pod_body,
     ready_condition,
     release_body,
     report_status,
     tenant_release,
     units_told,
-    vmi_body,
 )
+from reconciler.memory.tenants import Tenants
 from reconciler.memory.virt import KUBEVIRT_NAMESPACE, VIRT_CONTROLLER, VirtController, virt_api
 
 TENANT_USER = "tenant-user"
 
 
-class Players:
+class Players(Tenants):
     """Registers virt-api's webhook; the rest acts when told."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
@@ -137,37 +132,13 @@ class Players:
     ) -> None:
         await self.cluster.create(CLASS, "", class_body(name, resource_name, mode, max_count, display_name))
 
-    async def order(self, namespace: str, name: str, class_name: str, count: int = 1) -> Document:
-        """A tenant orders a device. Raises `Rejected` with the refusal."""
-        return _document(await self.tenant_port.create(DEVICE, namespace, device_body(name, class_name, count)))
-
-    async def vmi(
-        self,
-        namespace: str,
-        name: str,
-        devices: Sequence[str | Mapping[str, Any]] = (),
-        *,
-        memory: str = "4Gi",
-        spec: Mapping[str, Any] | None = None,
-        dry_run: bool = False,
-    ) -> Document:
-        """A tenant starts a VM. Returns when admission has answered; raises `Rejected` with the refusal."""
-        body = vmi_body(name, devices, memory=memory, spec=spec)
-        return _document(await self.tenant_port.create(VMI, namespace, body, dry_run=dry_run))
-
-    async def pod(self, namespace: str, name: str, requests: Mapping[str, int], node: str = "") -> Document:
-        """An ordinary pod of a tenant that asks for resources by name; `node`: already on one."""
-        return _document(await self.tenant_port.create(POD, namespace, pod_body(name, requests, node)))
-
     async def finish(self, namespace: str, name: str, phase: str = "Succeeded") -> None:
         """The guest shuts down (`Succeeded`) or crashes (`Failed`): its launcher ends, virt-controller follows."""
         vmi = self.cluster.peek(VMI, namespace, name) or {}
         listed = sorted((vmi.get("status") or {}).get("activePods") or {})
         ended = {"status": {"phase": phase}}
         launchers = [
-            pod["metadata"]["name"]
-            for pod in self.cluster.peek_all(POD, namespace)
-            if pod["metadata"]["uid"] in listed
+            pod["metadata"]["name"] for pod in self.cluster.peek_all(POD, namespace) if pod["metadata"]["uid"] in listed
         ]
         for launcher in launchers:
             await self.cluster.patch(POD, namespace, launcher, ended, subresource="status")
@@ -183,8 +154,3 @@ class Players:
             await self.cluster.create(kind, namespace, body)
         else:
             await self.cluster.patch(kind, namespace, name, body)
-
-
-def _document(raw: bytes) -> Document:
-    document: Document = msgspec.json.decode(raw)
-    return document

@@ -20,9 +20,7 @@ COUNTED = ("memory",)
 
 def amounts(resources: Mapping[str, Any] | None) -> dict[str, int]:
     """Memory in bytes and extended resources in units of a resource list."""
-    return {
-        name: whole_bytes(value) for name, value in (resources or {}).items() if name in COUNTED or "/" in name
-    }
+    return {name: whole_bytes(value) for name, value in (resources or {}).items() if name in COUNTED or "/" in name}
 
 
 def requests_of(pod: Document) -> dict[str, int]:

@@ -96,9 +96,7 @@ class Store:
 
     def require_kind(self, kind: Kind) -> None:
         if kind.name in self._missing:
-            raise KindMissing(
-                f"{qualified(kind)}/{kind.version}: the server could not find the requested resource"
-            )
+            raise KindMissing(f"{qualified(kind)}/{kind.version}: the server could not find the requested resource")
 
     def get(self, kind: Kind, namespace: str, name: str) -> Stored | None:
         return self._objects.get(kind.name, {}).get((namespace if kind.namespaced else "", name))

@@ -153,9 +153,7 @@ class Verbs:
         if deleting and not shorter:
             self._store.record(identity.username, "delete", current, None, applied=False)
             return False
-        stored = (
-            self._store.put(current.kind, self._marked(current, grace)) if self._stays(current, grace) else current
-        )
+        stored = self._store.put(current.kind, self._marked(current, grace)) if self._stays(current, grace) else current
         if stored is current or _may_go(stored):
             stored = self._store.remove(stored)
         self._store.record(identity.username, "delete", stored, None)
@@ -179,9 +177,7 @@ class Verbs:
 
 
 def _check_subresource(kind: Kind, subresource: str) -> None:
-    known = (subresource == "status" and kind.name in WITH_STATUS) or (
-        subresource == BINDING and kind.name == POD.name
-    )
+    known = (subresource == "status" and kind.name in WITH_STATUS) or (subresource == BINDING and kind.name == POD.name)
     if subresource and not known:
         raise NotFound(f"the server could not find the requested resource: {qualified(kind)}/{subresource}")
 

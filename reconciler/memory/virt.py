@@ -119,9 +119,7 @@ class VirtController:
         metadata, present = vmi["metadata"], vmi.get("status") or {}
         if merge_patch(present, status) == present:
             return False
-        await self._port.patch(
-            VMI, metadata["namespace"], metadata["name"], {"status": status}, subresource="status"
-        )
+        await self._port.patch(VMI, metadata["namespace"], metadata["name"], {"status": status}, subresource="status")
         return True
 
 

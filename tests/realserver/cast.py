@@ -18,6 +18,7 @@ import msgspec
 from reconciler.cluster import ClusterError, NotFound
 from reconciler.core.objects import DEVICE, NODE, POD, VMI, Kind
 from reconciler.memory.documents import Document
+from reconciler.memory.tenants import document
 from tests.realserver.belongings import Belongings
 from tests.realserver.controlplane import ControlPlane
 from tests.realserver.kubelets import RealKubelets
@@ -214,9 +215,3 @@ class Cast:
                 name = f"{metadata.get('namespace', '')}/{metadata['name']}".lstrip("/")
                 lines.append(f"{kind.name} {name}{going} {told} {words}")
         return "\n".join(lines)
-
-
-def document(raw: bytes) -> Document:
-    """An answer of the API server as a JSON value."""
-    value: Document = msgspec.json.decode(raw)
-    return value

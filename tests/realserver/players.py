@@ -11,15 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reconciler.cluster import AlreadyExists
-from reconciler.core.objects import CLASS, DEVICE, GPU_NODE, KUBEVIRT, NODE, POD, RELEASE, VMI, Function, Kind
+from reconciler.core.objects import CLASS, GPU_NODE, KUBEVIRT, NODE, POD, RELEASE, VMI, Function, Kind
 from reconciler.core.vocabulary import ENTITLEMENT_LABEL, ROOT_TENANT, Mode
 from reconciler.memory.documents import Document, timestamp
 from reconciler.memory.manifests import (
     class_body,
-    device_body,
     kubevirt_body,
     node_body,
-    pod_body,
     ready_condition,
     release_body,
     report_status,
@@ -28,15 +26,16 @@ from reconciler.memory.manifests import (
     vmi_body,
 )
 from reconciler.memory.pods import FINISHED, phase_of
+from reconciler.memory.tenants import Tenants, document
 from reconciler.memory.virt import KUBEVIRT_NAMESPACE
-from tests.realserver.cast import Cast, document
+from tests.realserver.cast import Cast
 from tests.realserver.controlplane import ControlPlane
 from tests.realserver.virt import VM, launcher_pod
 
 NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 
 
-class RealPlayers(Cast):
+class RealPlayers(Tenants, Cast):
     """Start them, let them act, stop them; one at a time on a control plane."""
 
     def __init__(self, control_plane: ControlPlane) -> None:
@@ -151,24 +150,6 @@ class RealPlayers(Cast):
 
     # Tenants
 
-    async def order(self, namespace: str, name: str, class_name: str, count: int = 1) -> Document:
-        """A tenant orders a device. Raises `Rejected` with the refusal."""
-        return document(await self.tenant_port.create(DEVICE, namespace, device_body(name, class_name, count)))
-
-    async def vmi(
-        self,
-        namespace: str,
-        name: str,
-        devices: Sequence[str | Mapping[str, Any]] = (),
-        *,
-        memory: str = "4Gi",
-        spec: Mapping[str, Any] | None = None,
-        dry_run: bool = False,
-    ) -> Document:
-        """A tenant starts a VM. Returns when admission has answered; raises `Rejected` with the refusal."""
-        body = vmi_body(name, devices, memory=memory, spec=spec)
-        return document(await self.tenant_port.create(VMI, namespace, body, dry_run=dry_run))
-
     async def vm(
         self,
         namespace: str,
@@ -189,10 +170,6 @@ class RealPlayers(Cast):
     async def run_strategy(self, namespace: str, name: str, strategy: str) -> None:
         """A tenant starts (`Always`) or stops (`Halted`) a VirtualMachine."""
         await self.tenant_port.patch(VM, namespace, name, {"spec": {"runStrategy": strategy}})
-
-    async def pod(self, namespace: str, name: str, requests: Mapping[str, int], node: str = "") -> Document:
-        """An ordinary pod of a tenant that asks for resources by name; `node`: already on one."""
-        return document(await self.tenant_port.create(POD, namespace, pod_body(name, requests, node)))
 
     async def finish(self, namespace: str, name: str, phase: str = "Succeeded") -> None:
         """The guest shuts down (`Succeeded`) or crashes (`Failed`): its launchers end, virt-controller follows."""

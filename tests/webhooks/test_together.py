@@ -9,7 +9,7 @@ from reconciler.cluster import Rejected
 from reconciler.core.objects import DEVICE, POD, VMI
 from reconciler.embedded import SERVICE_ACCOUNT
 from reconciler.memory import Webhook
-from reconciler.memory.players import vmi_body
+from reconciler.memory.manifests import vmi_body
 from reconciler.stage import Stage
 
 A10 = "nvidia.com/GA102GL_A10"
