@@ -47,9 +47,7 @@ PRUNED_AT_ONCE = 10_000
 _ENTRY = "seq, batch, at, CAST(kind AS BLOB), version, CAST(payload AS BLOB), crc"
 _SNAPSHOT = "seq, batch, at, CAST(build AS BLOB), payload, crc"
 _PAGE = f"SELECT {_ENTRY} FROM entries WHERE seq >= ? AND seq <= ? ORDER BY seq LIMIT {PAGE_ENTRIES}"
-_INSERT = (
-    "INSERT INTO entries (seq, batch, at, kind, version, payload, crc) VALUES (?, ?, ?, ?, ?, CAST(? AS TEXT), ?)"
-)
+_INSERT = "INSERT INTO entries (seq, batch, at, kind, version, payload, crc) VALUES (?, ?, ?, ?, ?, CAST(? AS TEXT), ?)"
 _MOMENT = "SELECT batch, at FROM entries WHERE seq = ?1 UNION ALL SELECT batch, at FROM snapshots WHERE seq = ?1"
 
 
@@ -174,8 +172,7 @@ class SqliteJournal:
             crc = schema.snapshot_crc(seq, batch, at, build.encode(), compressed)
             with self._connection.transaction():
                 self._connection.run(
-                    "INSERT OR REPLACE INTO snapshots (seq, batch, at, build, payload, crc) "
-                    "VALUES (?, ?, ?, ?, ?, ?)",
+                    "INSERT OR REPLACE INTO snapshots (seq, batch, at, build, payload, crc) VALUES (?, ?, ?, ?, ?, ?)",
                     (seq, batch, at, build, compressed, crc),
                 )
 

@@ -43,8 +43,7 @@ class JournalTooNew(JournalError):
 
     def __init__(self, path: str, why: str, set_aside: str = "") -> None:
         super().__init__(
-            f"journal {path} was written by a newer gpu-binder: {why}; read it with that build"
-            f"{_whereabouts(set_aside)}"
+            f"journal {path} was written by a newer gpu-binder: {why}; read it with that build{_whereabouts(set_aside)}"
         )
         self.path, self.why, self.set_aside = path, why, set_aside
 

@@ -16,8 +16,11 @@ from typing import Any
 import click
 
 from journal.store import JournalError
+from reconciler import VERSION
+from reconciler.cluster.credentials import ClusterConfigError
 from reconciler.commands import cluster_jobs, history, journal, plan, report, run, usage
-from reconciler.commands.endings import (
+from reconciler.commands.console import console
+from reconciler.commands.exit_codes import (
     EXIT_CLUSTER,
     EXIT_INTERRUPTED,
     EXIT_JOURNAL,
@@ -26,9 +29,6 @@ from reconciler.commands.endings import (
     fail,
     reason,
 )
-from reconciler.console import console
-from reconciler.credentials import ClusterConfigError
-from reconciler.version import VERSION
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 """What writing to a file or a terminal fails with; any other fault of the operating system is ours to explain."""
@@ -81,7 +81,7 @@ def main() -> None:
 )
 def demo_command(journal: Path) -> None:
     """Play the main job on an in-memory cluster and leave its journal."""
-    from reconciler.demo import demo
+    from reconciler.demo.story import demo
 
     asyncio.run(demo(journal, console()))
 

@@ -5,10 +5,10 @@ Owns the polling (cache, then GET), when an answer counts and whose it is. Write
 
 from __future__ import annotations
 
-from reconciler.cluster import Unavailable
-from reconciler.core import fitting
-from reconciler.core.objects import BindAnswer, Device
-from reconciler.core.vocabulary import Outcome, Phase, Reason
+from reconciler.cluster.port import Unavailable
+from reconciler.core.capacity import node_filter
+from reconciler.core.model.objects import BindAnswer, Device
+from reconciler.core.model.vocabulary import Outcome, Phase, Reason
 from webhooks.clock import Clock
 from webhooks.reader import DeviceReader
 from webhooks.review import Denied
@@ -63,7 +63,7 @@ class Answers:
             if age > self._view.settings.attach_grace or device.phase != Phase.BOUND or device.deleting is not None:
                 raise held_by_earlier(wanted, device.name)
         node = self._view.node(node_name)
-        if node is not None and fitting.why_not(node, wanted.constraints, wanted.constraints.memory) is not None:
+        if node is not None and node_filter.why_not(node, wanted.constraints, wanted.constraints.memory) is not None:
             raise held_by_earlier(wanted, devices[0].name)
 
     async def wait(self, wanted: DeviceSet, request_id: str, until: float) -> str:

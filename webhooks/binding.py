@@ -16,24 +16,16 @@ from typing import Any
 
 import structlog
 
-from reconciler.cluster import AlreadyExists, Cluster, Conflict, NotFound, Unavailable
-from reconciler.core import wire
-from reconciler.core.objects import DEVICE, Attachment, BindRequest, Device
-from reconciler.core.references import TemplateReference
-from reconciler.core.vocabulary import (
-    API_VERSION,
-    DEVICE_FINALIZER,
-    TEMPLATE_LABEL,
-    TRUE,
-    Outcome,
-    Phase,
-    Reason,
-)
+from reconciler.cluster.port import AlreadyExists, Cluster, Conflict, NotFound, Unavailable
+from reconciler.core.model import wire
+from reconciler.core.model.objects import DEVICE, Attachment, BindRequest, Device
+from reconciler.core.model.references import TemplateReference
+from reconciler.core.model.vocabulary import API_VERSION, DEVICE_FINALIZER, TEMPLATE_LABEL, TRUE, Outcome, Phase, Reason
 from webhooks.answers import READ_SECONDS, Answers, carries, late, pause
 from webhooks.clock import Clock
 from webhooks.reader import DeviceReader, decode_device
 from webhooks.review import Denied
-from webhooks.sets import DeviceSet, Stand, Standing, held_by_earlier, standing_of
+from webhooks.sets import Availability, DeviceAvailability, DeviceSet, availability_of, held_by_earlier
 from webhooks.undo import Undo
 from webhooks.view import CheckDevice, CheckStart, View
 
@@ -85,11 +77,11 @@ class BindClient:
         begun = self._clock.monotonic()
         until = begun + seconds
         try:
-            done = await self._attempt(wanted, until, dry_run, doubt=False)
+            done = await self._attempt(wanted, until, dry_run, recheck=False)
             while not done:
                 if self._clock.monotonic() >= until:
                     raise late(wanted)
-                done = await self._attempt(wanted, until, dry_run, doubt=True)
+                done = await self._attempt(wanted, until, dry_run, recheck=True)
         except Denied as denied:
             self._on_bind(denied.reason, self._clock.monotonic() - begun)
             raise
@@ -101,13 +93,13 @@ class BindClient:
         while self._undoing:
             await asyncio.gather(*self._undoing, return_exceptions=True)
 
-    async def _attempt(self, wanted: DeviceSet, until: float, dry_run: bool, *, doubt: bool) -> bool:
-        """One try from looking to binding; False: look again. `doubt`: the cache has been wrong before."""
-        devices, standings = await self._look(wanted, doubt)
-        requested = sorted({s.request_id for s in standings.values() if s.stand is Stand.REQUESTED})
+    async def _attempt(self, wanted: DeviceSet, until: float, dry_run: bool, *, recheck: bool) -> bool:
+        """One try from looking to binding; False: look again. `recheck`: the cache has been wrong before."""
+        devices, availabilities = await self._look(wanted, recheck)
+        requested = sorted({s.request_id for s in availabilities.values() if s.availability is Availability.REQUESTED})
         if requested:
             return await self._answers.follow(wanted, requested[0], until, dry_run)
-        busy = sorted(name for name, found in standings.items() if found.stand is Stand.RELEASING)
+        busy = sorted(name for name, found in availabilities.items() if found.availability is Availability.RELEASING)
         if busy:
             denied = Denied(
                 Reason.DEVICE_ATTACHED,
@@ -128,28 +120,30 @@ class BindClient:
 
     # Looking
 
-    async def _look(self, wanted: DeviceSet, doubt: bool) -> tuple[dict[str, Device | None], dict[str, Standing]]:
+    async def _look(
+        self, wanted: DeviceSet, recheck: bool
+    ) -> tuple[dict[str, Device | None], dict[str, DeviceAvailability]]:
         """Where every device stands. The cache is believed only where it says that the whole set is free: every
         write is conditional on the version it showed. A doubt is settled by GET."""
         earlier = self._left_attached(wanted)
-        if not wanted.templates and earlier is None and not doubt:
+        if not wanted.templates and earlier is None and not recheck:
             devices: dict[str, Device | None] = {n: self._reader.cached(wanted.namespace, n) for n in wanted.held}
             try:
-                standings = self._standings(wanted, devices)
+                availabilities = self._availabilities(wanted, devices)
             except Denied:
-                standings = {}
-            if standings and all(found.stand is Stand.FREE for found in standings.values()):
-                return devices, standings
+                availabilities = {}
+            if availabilities and all(found.availability is Availability.FREE for found in availabilities.values()):
+                return devices, availabilities
         if earlier is not None:
             current = await self._reader.read(wanted.namespace, earlier.name)
             if current is not None and current.attachment == earlier.attachment:
                 raise held_by_earlier(wanted, earlier.name)
         devices = await self._reader.read_all(wanted.namespace, wanted.names)
-        return devices, self._standings(wanted, devices)
+        return devices, self._availabilities(wanted, devices)
 
-    def _standings(self, wanted: DeviceSet, devices: dict[str, Device | None]) -> dict[str, Standing]:
+    def _availabilities(self, wanted: DeviceSet, devices: dict[str, Device | None]) -> dict[str, DeviceAvailability]:
         return {
-            name: standing_of(wanted, name, devices[name], self._view.seen_vmis, self._check_device)
+            name: availability_of(wanted, name, devices[name], self._view.seen_vmis, self._check_device)
             for name in wanted.names
         }
 
@@ -238,15 +232,15 @@ class BindClient:
             device = await self._reader.read(wanted.namespace, name)
             if device is not None and carries(device, request.id):
                 return
-            if self._standings_one(wanted, name, device).stand is not Stand.FREE:
+            if self._availability(wanted, name, device).availability is not Availability.FREE:
                 raise _LookAgain
         raise Denied(
             Reason.DEVICE_ATTACHED,
             f"GPUDevice {wanted.namespace}/{name} is being changed by someone else; try again in a moment",
         )
 
-    def _standings_one(self, wanted: DeviceSet, name: str, device: Device | None) -> Standing:
-        return standing_of(wanted, name, device, self._view.seen_vmis, self._check_device)
+    def _availability(self, wanted: DeviceSet, name: str, device: Device | None) -> DeviceAvailability:
+        return availability_of(wanted, name, device, self._view.seen_vmis, self._check_device)
 
 
 def template_body(namespace: str, name: str, template: TemplateReference) -> dict[str, Any]:

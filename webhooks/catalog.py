@@ -14,11 +14,11 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from reconciler.cluster import Cluster, ClusterError
-from reconciler.core import catalog
-from reconciler.core.catalog import Offer, Referable
-from reconciler.core.objects import ACCESS_REVIEW, DEVICE, TOKEN_REVIEW
-from reconciler.core.state import PlacementState
+from reconciler.cluster.port import Cluster, ClusterError
+from reconciler.core.admission import catalog
+from reconciler.core.admission.catalog import Offer, Referable
+from reconciler.core.model.objects import ACCESS_REVIEW, DEVICE, TOKEN_REVIEW
+from reconciler.core.state.placement_state import PlacementState
 
 PATH = "/catalog/{namespace}"
 MAX_TOKEN_CHARACTERS = 16_384

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from reconciler.core.vocabulary import DEVICE_FINALIZER, EPOCH_ANNOTATION, TEMPLATE_LABEL, TRUE, Reason
+from reconciler.core.model.vocabulary import DEVICE_FINALIZER, EPOCH_ANNOTATION, TEMPLATE_LABEL, TRUE, Reason
 from webhooks.review import ALLOWED, Answer, Denied, Request, read_object
 from webhooks.view import CheckOrder, View
 

@@ -13,9 +13,9 @@ from http import HTTPStatus
 
 import msgspec
 
-from reconciler.cluster import ClusterError, Rejected
-from reconciler.core.references import TemplateReference
-from reconciler.core.vocabulary import TENANT_PREFIX, RawNamePolicy, Reason
+from reconciler.cluster.port import ClusterError, Rejected
+from reconciler.core.model.references import TemplateReference
+from reconciler.core.model.vocabulary import TENANT_PREFIX, RawNamePolicy, Reason
 from webhooks.binding import BindClient
 from webhooks.reader import DeviceReader
 from webhooks.review import ALLOWED, Answer, Denied, Request, read_object

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from reconciler.core.objects import Device
-from reconciler.core.vocabulary import (
+from reconciler.core.model.objects import Device
+from reconciler.core.model.vocabulary import (
     DEVICES_LABEL,
     DOMAIN_ANNOTATION,
     KUBEVIRT_LABEL,

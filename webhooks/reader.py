@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from reconciler.cluster import Cluster, KindMissing, NotFound
-from reconciler.core import wire
-from reconciler.core.objects import DEVICE, VMI, Device
-from reconciler.core.vocabulary import Reason
+from reconciler.cluster.port import Cluster, KindMissing, NotFound
+from reconciler.core.model import wire
+from reconciler.core.model.objects import DEVICE, VMI, Device
+from reconciler.core.model.vocabulary import Reason
 from webhooks.review import Denied
 from webhooks.view import View
 
@@ -52,9 +52,7 @@ class DeviceReader:
         if not any(_attached_to(device, vmi_name) for device in found):
             listed = wire.decode_list(DEVICE, await self._cluster.list(DEVICE, namespace=namespace))
             found = [device for device in listed.objects if isinstance(device, Device)]
-        return sorted(
-            (device for device in found if _attached_to(device, vmi_name)), key=lambda device: device.name
-        )
+        return sorted((device for device in found if _attached_to(device, vmi_name)), key=lambda device: device.name)
 
     async def vmi_exists(self, namespace: str, name: str) -> bool:
         """Whether the API server has a VMI of this name, whatever the cache says."""

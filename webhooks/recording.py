@@ -11,9 +11,9 @@ from collections.abc import Callable
 import msgspec
 
 from journal.events import AdmissionRefused
-from reconciler.core.objects import DEVICE, VMI
-from reconciler.core.references import DeviceReference, TemplateReference
-from reconciler.core.wanted import WantedStart
+from reconciler.core.model.objects import DEVICE, VMI
+from reconciler.core.model.references import DeviceReference, TemplateReference
+from reconciler.core.model.start_request import StartRequest
 from webhooks.review import Answer, Denied, Request, read_object
 from webhooks.server import Webhook
 from webhooks.vmi import VmiManifest, constraints_of, references_of
@@ -33,17 +33,17 @@ class _Order(msgspec.Struct):
     spec: _OrderSpec = msgspec.field(default_factory=_OrderSpec)
 
 
-def wanted_of_order(request: Request) -> tuple[str, WantedStart]:
+def wanted_of_order(request: Request) -> tuple[str, StartRequest]:
     """(name, what was asked for) of a GPUDevice."""
     order = read_object(request.object, _Order)
-    return order.metadata.name, WantedStart(templates=((order.spec.class_name, order.spec.count),))
+    return order.metadata.name, StartRequest(templates=((order.spec.class_name, order.spec.count),))
 
 
-def wanted_of_start(request: Request) -> tuple[str, WantedStart]:
+def wanted_of_start(request: Request) -> tuple[str, StartRequest]:
     """(name, what was asked for) of a VMI."""
     vmi = read_object(request.object, VmiManifest)
     references = references_of(vmi)
-    return vmi.metadata.name, WantedStart(
+    return vmi.metadata.name, StartRequest(
         devices=tuple(found.device for found in references if isinstance(found, DeviceReference)),
         templates=tuple(
             (found.class_name, found.count) for found in references if isinstance(found, TemplateReference)
@@ -59,7 +59,7 @@ class Recording:
         self,
         webhook: Webhook,
         kind: str,
-        wanted: Callable[[Request], tuple[str, WantedStart]],
+        wanted: Callable[[Request], tuple[str, StartRequest]],
         record: Callable[[AdmissionRefused], None],
     ) -> None:
         self._webhook = webhook
@@ -79,7 +79,7 @@ class Recording:
         try:
             name, wanted = self._wanted(request)
         except Denied:
-            name, wanted = request.name, WantedStart()
+            name, wanted = request.name, StartRequest()
         return AdmissionRefused(
             kind=self._kind,
             namespace=request.namespace,

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from reconciler.core.vocabulary import Reason
+from reconciler.core.model.vocabulary import Reason
 
 MAX_REVIEW_BYTES = 3 * 1024 * 1024
 """etcd's limit on a request is 1.5 MiB; a review carries at most the object twice."""

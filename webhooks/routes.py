@@ -11,10 +11,10 @@ from functools import partial
 
 import msgspec
 
-from reconciler.cluster import Cluster
-from reconciler.core import checks
-from reconciler.core.objects import Device
-from reconciler.core.state import PlacementState
+from reconciler.cluster.port import Cluster
+from reconciler.core.admission import checks
+from reconciler.core.model.objects import Device
+from reconciler.core.state.placement_state import PlacementState
 from webhooks.binding import BindClient
 from webhooks.clock import Clock
 from webhooks.devices import DeviceWebhook

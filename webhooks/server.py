@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import structlog
 from aiohttp import web
 
-from reconciler.core.vocabulary import Reason
+from reconciler.core.model.vocabulary import Reason
 from webhooks.certificates import Certificates
 from webhooks.review import (
     MAX_REVIEW_BYTES,

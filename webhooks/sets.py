@@ -16,10 +16,10 @@ from enum import StrEnum
 
 import msgspec
 
-from reconciler.core.checks import Refusal
-from reconciler.core.objects import Constraints, Device
-from reconciler.core.references import DeviceReference, Reference, TemplateReference
-from reconciler.core.vocabulary import Phase, Reason
+from reconciler.core.admission.checks import Refusal
+from reconciler.core.model.objects import Constraints, Device
+from reconciler.core.model.references import DeviceReference, Reference, TemplateReference
+from reconciler.core.model.vocabulary import Phase, Reason
 from webhooks.review import Denied
 from webhooks.view import CheckDevice
 
@@ -73,7 +73,7 @@ def template_name(vmi_name: str, index: int) -> str:
     return f"{vmi_name[:_NAME_CHARACTERS].rstrip('-.')}-gpu-{digest}-{index}"
 
 
-class Stand(StrEnum):
+class Availability(StrEnum):
     """Where a device of the set stands."""
 
     MISSING = "Missing"
@@ -85,34 +85,34 @@ class Stand(StrEnum):
     """A start of the same VMI name whose VMI has not appeared has it (B4)."""
 
 
-class Standing(msgspec.Struct, frozen=True):
-    stand: Stand
+class DeviceAvailability(msgspec.Struct, frozen=True):
+    availability: Availability
     request_id: str = ""
 
 
-def standing_of(
+def availability_of(
     wanted: DeviceSet, name: str, device: Device | None, seen: Mapping[str, str], check: CheckDevice
-) -> Standing:
+) -> DeviceAvailability:
     """Where one device of the set stands. `seen`: device uid to "REQUEST/VMI UID" of an attachment whose VMI has
     appeared. Raises `Denied` where this start can never have the device as things are."""
     template = wanted.templates.get(name)
     if device is None:
         if template is not None:
-            return Standing(Stand.MISSING)
+            return DeviceAvailability(Availability.MISSING)
         raise unknown_device(wanted.namespace, name)
     if device.template != (template is not None):
         raise _misused(device, template)
     if template is not None and device.deleting is not None:
-        return Standing(Stand.RELEASING)
+        return DeviceAvailability(Availability.RELEASING)
     ours = device.attachment is not None and device.attachment.vmi_name == wanted.vmi_name
     if ours and device.attachment is not None:
         request_id = device.attachment.request_id
         if seen.get(device.uid, "").startswith(f"{request_id}/"):
-            return Standing(Stand.RELEASING)
+            return DeviceAvailability(Availability.RELEASING)
         _refuse(check(wanted.vmi_name, device) if template is None else None)
-        return Standing(Stand.REQUESTED, request_id)
+        return DeviceAvailability(Availability.REQUESTED, request_id)
     if template is not None:
-        return _template_standing(wanted, device)
+        return _template_availability(wanted, device)
     _refuse(check(wanted.vmi_name, device))
     if not wanted.fits(device):
         raise Denied(
@@ -120,10 +120,12 @@ def standing_of(
             f"GPUDevice {device.namespace}/{device.name} was ordered anew while {wanted.vmi} started; try again",
         )
     leftover = device.placement is not None or device.bind_request is not None
-    return Standing(Stand.FREE if device.phase == Phase.HELD and not leftover else Stand.RELEASING)
+    return DeviceAvailability(
+        Availability.FREE if device.phase == Phase.HELD and not leftover else Availability.RELEASING
+    )
 
 
-def _template_standing(wanted: DeviceSet, device: Device) -> Standing:
+def _template_availability(wanted: DeviceSet, device: Device) -> DeviceAvailability:
     if device.attachment is not None:
         raise Denied(
             Reason.DEVICE_ATTACHED,
@@ -131,7 +133,7 @@ def _template_standing(wanted: DeviceSet, device: Device) -> Standing:
             f"name collides with {wanted.vmi_name!r}; rename one of the VMs",
         )
     untouched = device.phase in ("", Phase.PENDING) and device.placement is None
-    return Standing(Stand.FREE if wanted.fits(device) and untouched else Stand.RELEASING)
+    return DeviceAvailability(Availability.FREE if wanted.fits(device) and untouched else Availability.RELEASING)
 
 
 def _misused(device: Device, template: TemplateReference | None) -> Denied:
@@ -139,8 +141,7 @@ def _misused(device: Device, template: TemplateReference | None) -> Denied:
     if template is None:
         return Denied(
             Reason.DEVICE_ATTACHED,
-            f"{name} was made for one start of a VM and goes with it; refer to a device of your own, or to a "
-            "template",
+            f"{name} was made for one start of a VM and goes with it; refer to a device of your own, or to a template",
         )
     return Denied(
         Reason.DEVICE_NOT_HELD,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import msgspec
 
-from reconciler.core import tenants
-from reconciler.core.charges import BudgetRefusal
-from reconciler.core.policies import read_quotas
-from reconciler.core.tenants import NO_BUDGETS, Budgets
-from reconciler.core.vocabulary import TENANT_KIND, TENANT_KIND_LABEL, Reason
+from reconciler.core.model.decode_platform import read_quotas
+from reconciler.core.model.vocabulary import TENANT_KIND, TENANT_KIND_LABEL, Reason
+from reconciler.core.tenancy import tenants
+from reconciler.core.tenancy.charges import BudgetRefusal
+from reconciler.core.tenancy.tenants import NO_BUDGETS, Budgets
 from webhooks.review import ALLOWED, Answer, Denied, Request, read_object
 from webhooks.view import View
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import structlog
 
-from reconciler.cluster import Cluster, ClusterError, Conflict, NotFound, Preconditions
-from reconciler.core.objects import DEVICE, Device
-from reconciler.core.vocabulary import Phase
+from reconciler.cluster.port import Cluster, ClusterError, Conflict, NotFound, Preconditions
+from reconciler.core.model.objects import DEVICE, Device
+from reconciler.core.model.vocabulary import Phase
 from webhooks.clock import Clock
 from webhooks.reader import DeviceReader
 from webhooks.review import Denied

@@ -1,8 +1,8 @@
 """What the webhooks may ask of the folded state, and nothing more.
 
-`reconciler.core.state.PlacementState` satisfies it; a webhook never changes the state and never sees how it
-came to be. The checks come in as functions bound to the same state, so that webhook and binder read
-one list of refusals (P1).
+`PlacementState` in `reconciler.core.state` satisfies it. A webhook never changes the state and never sees how it came
+to be. The checks are passed in as functions bound to the same state, so that webhook and binder share one list of
+refusals (P1).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from reconciler.core.charges import ChargeTree
-from reconciler.core.checks import Refusal
-from reconciler.core.objects import Constraints, Device, GpuClass, Namespace, Node, Settings
-from reconciler.core.references import TemplateReference
+from reconciler.core.admission.checks import Refusal
+from reconciler.core.model.objects import Constraints, Device, GpuClass, Namespace, Node, Settings
+from reconciler.core.model.references import TemplateReference
+from reconciler.core.tenancy.charges import ChargeTree
 
 
 class View(Protocol):

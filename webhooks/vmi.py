@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from reconciler.core.objects import Constraints, Requirement, Term, Toleration
-from reconciler.core.references import Reference, ReferencesError, parse_references
-from reconciler.core.units import QuantityError, quantity, whole_bytes
-from reconciler.core.vocabulary import DEVICES_ANNOTATION, DEVICES_LABEL, Reason
+from reconciler.core.model.objects import Constraints, Requirement, Term, Toleration
+from reconciler.core.model.quantities import QuantityError, quantity, whole_bytes
+from reconciler.core.model.references import Reference, ReferencesError, parse_references
+from reconciler.core.model.vocabulary import DEVICES_ANNOTATION, DEVICES_LABEL, Reason
 from webhooks.review import Denied, pointer
 
 ENTRY_PREFIX = "gpu-binder-"

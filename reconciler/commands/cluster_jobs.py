@@ -11,12 +11,12 @@ from pathlib import Path
 
 import click
 
-from reconciler.cluster import ClusterError
-from reconciler.commands.endings import EXIT_DIFFERS, fail
-from reconciler.kube import KubeCluster
+from reconciler.cluster.kube import KubeCluster
+from reconciler.cluster.port import ClusterError
+from reconciler.commands.exit_codes import EXIT_DIFFERS, fail
 from reconciler.node_agent.agent import SYSFS, Agent
-from reconciler.observe.logs import configure_logs
-from reconciler.uninstall import UninstallIncomplete, uninstall
+from reconciler.runtime.observability.logs import configure_logs
+from reconciler.runtime.uninstall import UninstallIncomplete, uninstall
 
 kubeconfig = click.option("--kubeconfig", help="Kubeconfig file; in-cluster credentials otherwise.")
 

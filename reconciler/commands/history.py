@@ -16,13 +16,15 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from journal.sqlite import SqliteJournal
 from journal.store import Journal, JournalError
-from reconciler import console, explain, replay
-from reconciler.commands.endings import EXIT_DIFFERS, EXIT_JOURNAL, fail
-from reconciler.core import wire
-from reconciler.core.objects import Model
-from reconciler.core.shapes import ShapeError
+from reconciler.commands import console
+from reconciler.commands.exit_codes import EXIT_DIFFERS, EXIT_JOURNAL, fail
+from reconciler.core.model import text, wire
+from reconciler.core.model.objects import Model
+from reconciler.core.model.wire_base import ShapeError
 from reconciler.core.snapshot import SnapshotError
-from reconciler.core.state import PlacementState
+from reconciler.core.state.placement_state import PlacementState
+from reconciler.debugging import explain, replay
+from reconciler.runtime import restore
 
 output = click.option(
     "-o",
@@ -93,12 +95,12 @@ def state_at(journal: SqliteJournal, at: str | None, reached: Callable[[int], No
     seq, time = moment_of(at)
     if seq is not None and seq > journal.last_seq:
         fail(f"there is no entry {seq}: {journal.path} ends at entry {journal.last_seq}", EXIT_DIFFERS)
-    state = replay.state_at(journal, seq=seq, at=time, progress=reached)
+    state = restore.state_at(journal, seq=seq, at=time, progress=reached)
     if state.seq == 0:
         first = next(iter(journal.read(until=1)), None)
         if first is None:
             fail(f"{journal.path} is empty", EXIT_DIFFERS)
-        begin = f"{journal.path} begins at entry {first.seq}, {console.moment(first.at)} UTC"
+        begin = f"{journal.path} begins at entry {first.seq}, {text.moment(first.at)} UTC"
         fail(f"nothing was known yet at {at}: {begin}", EXIT_DIFFERS)
     return state
 
@@ -119,7 +121,7 @@ def replay_command(file: str, at: str | None, decisions: bool, form: str) -> Non
         console.emit(_plain_state(state), form)
         return
     out = console.console()
-    out.print(f"[bold]entry {state.seq}[/bold], {console.moment(state.now)} UTC")
+    out.print(f"[bold]entry {state.seq}[/bold], {text.moment(state.now)} UTC")
     for entry, decision in made:
         out.print(console.decision_line(entry.seq, entry.at, decision), markup=False)
     out.print(console.device_table(state))
@@ -216,7 +218,7 @@ def verify_command(file: str, form: str) -> None:
 
 def _print_difference(found: replay.Difference) -> None:
     out = console.console()
-    out.print(f"[bold]entry {found.seq}[/bold], {console.moment(found.at)}: {found.what}", markup=True)
+    out.print(f"[bold]entry {found.seq}[/bold], {text.moment(found.at)}: {found.what}", markup=True)
     sides = [{} if side is None else msgspec.to_builtins(side) for side in (found.recorded, found.recomputed)]
     names = sorted({*sides[0], *sides[1]})
     rows = [(name, sides[0].get(name, ""), sides[1].get(name, "")) for name in names]
@@ -237,7 +239,7 @@ def who_command(file: str, subject: str, at: str | None, form: str) -> None:
     if slash:
         device = state.device(namespace, name)
         if device is None:
-            fail(f"there was no device {subject} at {console.moment(state.now)}", EXIT_DIFFERS)
+            fail(f"there was no device {subject} at {text.moment(state.now)}", EXIT_DIFFERS)
         assert device is not None
         placed, attached = device.placement, device.attachment
         rows = [
@@ -252,7 +254,7 @@ def who_command(file: str, subject: str, at: str | None, form: str) -> None:
         ]
     else:
         if state.node(subject) is None and subject not in state.accounts:
-            fail(f"there was no node {subject} at {console.moment(state.now)}", EXIT_DIFFERS)
+            fail(f"there was no node {subject} at {text.moment(state.now)}", EXIT_DIFFERS)
         rows = [(subject, ns, dev, vmi, units, "Bound") for ns, dev, vmi, units in console.holders(state, subject)]
         rows += [
             (subject, pod.namespace, "", pod.vmi_name or pod.name, sum(state.raw_capacity[uid].values()), "Raw")
@@ -265,7 +267,7 @@ def who_command(file: str, subject: str, at: str | None, form: str) -> None:
             {"at": wire.from_ms(state.now), "holders": [dict(zip(columns, r, strict=True)) for r in rows]}, form
         )
         return
-    console.console().print(console.table(f"At {console.moment(state.now)}", columns, rows, numbers=("units",)))
+    console.console().print(console.table(f"At {text.moment(state.now)}", columns, rows, numbers=("units",)))
 
 
 COMMANDS = (replay_command, explain_command, verify_command, who_command)

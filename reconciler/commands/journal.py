@@ -16,8 +16,10 @@ import msgspec
 from journal import events
 from journal.events import Entry
 from journal.sqlite import SqliteJournal
-from reconciler import console, replay
+from reconciler.commands import console
 from reconciler.commands.history import journal_file, moment_of, opened, output, progress
+from reconciler.core.model import text
+from reconciler.debugging import replay
 
 DAY_MILLISECONDS = 86_400_000
 
@@ -45,8 +47,8 @@ def info_command(file: str, form: str) -> None:
             "entries": sum(kinds.values()),
             "firstSeq": journal.first_seq,
             "lastSeq": journal.last_seq,
-            "from": console.moment(first.at) if first else "",
-            "to": console.moment(journal.last_at),
+            "from": text.moment(first.at) if first else "",
+            "to": text.moment(journal.last_at),
             "bytes": journal.size_bytes,
             "newestSnapshot": snapshot.seq if snapshot else 0,
             "kinds": dict(sorted(kinds.items())),
@@ -87,7 +89,7 @@ def _line(entry: Entry) -> str:
         for name in event.__struct_fields__
         if not isinstance(getattr(event, name), msgspec.Raw | bytes) and getattr(event, name) != ""
     ]
-    return f"{entry.seq:>7}  {console.moment(entry.at)}  {type(event).__name__:<18} {' '.join(shown)}"
+    return f"{entry.seq:>7}  {text.moment(entry.at)}  {type(event).__name__:<18} {' '.join(shown)}"
 
 
 @journal_group.command("prune")

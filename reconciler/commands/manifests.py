@@ -14,13 +14,12 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from reconciler.core import checks
-from reconciler.core.checks import Order, Refusal, Start
-from reconciler.core.device_index import accepted
-from reconciler.core.objects import DEVICE, VMI, Device
-from reconciler.core.references import MAX_COUNT
-from reconciler.core.state import PlacementState
-from reconciler.core.vocabulary import (
+from reconciler.core.admission import checks
+from reconciler.core.admission.checks import Order, Refusal, Start
+from reconciler.core.model.device_state import accepted
+from reconciler.core.model.objects import DEVICE, VMI, Device
+from reconciler.core.model.references import MAX_COUNT
+from reconciler.core.model.vocabulary import (
     DEVICES_ANNOTATION,
     DEVICES_LABEL,
     TENANT_PREFIX,
@@ -28,10 +27,11 @@ from reconciler.core.vocabulary import (
     RawNamePolicy,
     Reason,
 )
-from reconciler.foresight import what_if
-from reconciler.foresight.plan import Outcome, Plan, plan_order, plan_start
+from reconciler.core.state.placement_state import PlacementState
+from reconciler.debugging.planning import what_if
+from reconciler.debugging.planning.plan import Outcome, Plan, plan_order, plan_start
 from webhooks.review import Denied
-from webhooks.sets import DeviceSet, Stand, standing_of
+from webhooks.sets import Availability, DeviceSet, availability_of
 from webhooks.vmi import VmiManifest, constraints_of, raw_entries, references_of
 
 VIRTUAL_MACHINE = "VirtualMachine"
@@ -288,11 +288,11 @@ def _standing(state: PlacementState, wanted: DeviceSet) -> list[Refusal]:
     for name in wanted.names:
         device = state.device(wanted.namespace, name)
         try:
-            standing = standing_of(wanted, name, device, state.seen_vmis, check)
+            found_device = availability_of(wanted, name, device, state.seen_vmis, check)
         except Denied as denied:
             found.append(Refusal(reason=Reason(denied.reason), message=denied.message))
             continue
-        if standing.stand is Stand.RELEASING:
+        if found_device.availability is Availability.RELEASING:
             message = f"GPUDevice {wanted.namespace}/{name} is still being released; try again in a moment"
             found.append(Refusal(reason=Reason.DEVICE_ATTACHED, message=message))
     return found

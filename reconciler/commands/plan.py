@@ -12,19 +12,18 @@ import time
 
 import click
 
-from reconciler import console
-from reconciler.cluster import ClusterError
-from reconciler.commands import manifests
-from reconciler.commands.endings import EXIT_CLUSTER, EXIT_DIFFERS, EXIT_USAGE, fail
+from reconciler.cluster.kube import KubeCluster
+from reconciler.cluster.port import ClusterError
+from reconciler.commands import console, manifests
+from reconciler.commands.exit_codes import EXIT_CLUSTER, EXIT_DIFFERS, EXIT_USAGE, fail
 from reconciler.commands.history import opened, output, progress, state_at
 from reconciler.commands.plan_tables import print_drain, print_plan
-from reconciler.core import wire
-from reconciler.core.objects import Model, Settings
-from reconciler.core.state import PlacementState
-from reconciler.foresight.drain import Drain, drain
-from reconciler.foresight.live import read_state
-from reconciler.foresight.plan import Outcome, Plan
-from reconciler.kube import KubeCluster
+from reconciler.core.model import wire
+from reconciler.core.model.objects import Model, Settings
+from reconciler.core.state.placement_state import PlacementState
+from reconciler.debugging.planning.drain import Drain, drain
+from reconciler.debugging.planning.live import read_state
+from reconciler.debugging.planning.plan import Outcome, Plan
 
 
 class PlanAnswer(Model, frozen=True, kw_only=True):

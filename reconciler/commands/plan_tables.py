@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.markup import escape
 
-from reconciler.console import budget_table, table
-from reconciler.foresight.drain import Drain
-from reconciler.foresight.plan import Outcome, Plan
+from reconciler.commands.console import budget_table, table
+from reconciler.debugging.planning.drain import Drain
+from reconciler.debugging.planning.plan import Outcome, Plan
 
 SHOWN_NODES = 20
 """More lines hide the answer; `-o json` has every node."""

@@ -10,11 +10,11 @@ from pathlib import Path
 import click
 
 from journal.store import Journal
-from reconciler.commands.endings import EXIT_DIFFERS, EXIT_OUTPUT, fail, reason
+from reconciler.commands.exit_codes import EXIT_DIFFERS, EXIT_OUTPUT, fail, reason
 from reconciler.commands.history import journal_file, moment_of, opened, progress
-from reconciler.picture.gather import gather
-from reconciler.picture.page import LibraryMissing, page
-from reconciler.picture.shapes import Bounds
+from reconciler.debugging.report.build import build
+from reconciler.debugging.report.page import LibraryMissing, page
+from reconciler.debugging.report.page_data import Bounds
 
 
 @click.command("report")
@@ -42,18 +42,18 @@ def report_command(file: str, out: Path, start: str | None, end: str | None, exp
     with opened(file) as journal, progress("drawing", journal) as reached:
         begin, finish = _moment(journal, start), _moment(journal, end)
         try:
-            picture = gather(journal, start=begin, end=finish, bounds=Bounds(explained=explained), progress=reached)
+            data = build(journal, start=begin, end=finish, bounds=Bounds(explained=explained), progress=reached)
         except LookupError as error:
             fail(f"{file}: {error}; give another --from or --to", EXIT_DIFFERS)
     try:
-        text = page(picture, Path(file).name)
+        text = page(data, Path(file).name)
         _write(out, text)
     except LibraryMissing as error:
         fail(str(error), EXIT_OUTPUT)
     except OSError as error:
         fail(f"{out} cannot be written: {reason(error)}", EXIT_OUTPUT)
     click.echo(
-        f"{out}: {len(picture.bars)} bars, {len(picture.marks)} marks, {len(picture.explained)} explained, "
+        f"{out}: {len(data.bars)} bars, {len(data.incidents)} marks, {len(data.explained)} explained, "
         f"{len(text.encode()) / 1e6:.1f} MB"
     )
 

@@ -14,8 +14,8 @@ from typing import Any
 import click
 import msgspec
 
-from reconciler.core.vocabulary import RawNamePolicy
-from reconciler.settings import OptionError, RunOptions
+from reconciler.core.model.vocabulary import RawNamePolicy
+from reconciler.runtime.settings import OptionError, RunOptions
 
 HELP = {
     "namespace": "Namespace of the controller, its lease and the settings ConfigMap.",
@@ -78,7 +78,7 @@ def run_command(**values: Any) -> None:
     options = RunOptions(**values)
     try:
         options.check()
-        from reconciler.serve import serve
+        from reconciler.runtime.serve import serve
 
         asyncio.run(serve(options))
     except OptionError as error:

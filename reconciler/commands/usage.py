@@ -18,12 +18,12 @@ from rich.console import Console
 from rich.progress import Progress
 
 from journal.store import Journal
-from reconciler import export, focus
-from reconciler.commands.endings import EXIT_OUTPUT, fail, reason
+from reconciler.billing import export, focus
+from reconciler.billing.parquet import ParquetMissing, write_parquet
+from reconciler.billing.prices import PriceBook, PriceBookError, load
+from reconciler.billing.statement import closes_at, statement
+from reconciler.commands.exit_codes import EXIT_OUTPUT, fail, reason
 from reconciler.commands.history import moment_of, opened
-from reconciler.parquet import ParquetMissing, write_parquet
-from reconciler.prices import PriceBook, PriceBookError, load
-from reconciler.statement import closes_at, statement
 
 T = TypeVar("T")
 FORMATS = ("jsonl", "csv", "focus", "parquet")

@@ -10,20 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reconciler.core import binds, publish, repairs, turns
-from reconciler.core.agenda import Question, Topic
-from reconciler.core.decisions import Decision
-from reconciler.core.state import PlacementState
+from reconciler.core.admission import binds
+from reconciler.core.state import requeue
+from reconciler.core.state.decisions import Decision
+from reconciler.core.state.placement_state import PlacementState
+from reconciler.core.state.work_queue import ItemKind, WorkItem
+from reconciler.core.upkeep import publish, repairs
 
-ANSWERS: dict[Topic, Callable[[PlacementState, Question], Decision | None]] = {
-    Topic.FENCE: repairs.fence,
-    Topic.NODE: repairs.node,
-    Topic.DEVICE: repairs.device,
-    Topic.REQUEST: binds.request,
-    Topic.ORDER: binds.order,
-    Topic.CLASS: publish.gpu_class,
-    Topic.SETTINGS: publish.settings,
-    Topic.ANSWERS: turns.answers,
+ANSWERS: dict[ItemKind, Callable[[PlacementState, WorkItem], Decision | None]] = {
+    ItemKind.FENCE: repairs.fence,
+    ItemKind.NODE: repairs.node,
+    ItemKind.DEVICE: repairs.device,
+    ItemKind.REQUEST: binds.request,
+    ItemKind.ORDER: binds.order,
+    ItemKind.CLASS: publish.gpu_class,
+    ItemKind.SETTINGS: publish.settings,
+    ItemKind.ANSWERS: requeue.answers,
 }
 
 
@@ -31,11 +33,11 @@ def decide(state: PlacementState) -> Decision | None:
     """The next decision of the leader. None: nothing to decide, not leading, or a kind was never listed (R9)."""
     if not state.leading or not state.synced:
         return None
-    while (question := state.agenda.take()) is not None:
-        if state.unfenced and question.topic is not Topic.FENCE:
-            state.agenda.put(question)
+    while (item := state.work_queue.take()) is not None:
+        if state.unfenced and item.kind is not ItemKind.FENCE:
+            state.work_queue.put(item)
             return None
-        decision = ANSWERS[question.topic](state, question)
+        decision = ANSWERS[item.kind](state, item)
         if decision is not None:
             return decision
     return None

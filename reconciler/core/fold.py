@@ -14,23 +14,15 @@ import msgspec
 
 from journal import events
 from journal.events import Entry
-from reconciler.core import binds, effects, nodes
-from reconciler.core.agenda import Question, Topic
-from reconciler.core.decisions import Decision, Verb
-from reconciler.core.device_index import holds_units, pending_order
-from reconciler.core.objects import (
-    DEVICE,
-    GPU_NODE,
-    KINDS,
-    KUBEVIRT,
-    RELEASE,
-    Device,
-    Object,
-    Release,
-    Settings,
-)
-from reconciler.core.state import ABSENT, PendingWrite, PlacementState, Unreadable
-from reconciler.core.vocabulary import Phase
+from reconciler.core import index_updates
+from reconciler.core.admission import binds
+from reconciler.core.model.device_state import holds_units, pending_order
+from reconciler.core.model.objects import DEVICE, GPU_NODE, KINDS, KUBEVIRT, RELEASE, Device, Object, Release, Settings
+from reconciler.core.model.vocabulary import Phase
+from reconciler.core.state import node_accounts
+from reconciler.core.state.decisions import Decision, Verb
+from reconciler.core.state.placement_state import ABSENT, PendingWrite, PlacementState, Unreadable
+from reconciler.core.state.work_queue import ItemKind, WorkItem
 
 RETRY_REJECTED_MILLISECONDS = 30_000
 """A write the API server refused for good is tried again this much later, in case its rules changed."""
@@ -44,7 +36,7 @@ def fold(state: PlacementState, entry: Entry) -> None:
     """Bring the state from before `entry` to after it."""
     state.seq = entry.seq
     state.now = max(state.now, entry.at)
-    state.agenda.reach(state.now)
+    state.work_queue.reach(state.now)
     _BRANCHES[type(entry.event)](state, entry.event)
     state.meter.step(state, entry)
 
@@ -104,12 +96,12 @@ def _stand_down(state: PlacementState) -> None:
     state.epoch = None
     state.unfenced.clear()
     state.unfenceable.clear()
-    state.agenda.close()
+    state.work_queue.close()
 
 
 def _settings(state: PlacementState, event: events.SettingsLoaded) -> None:
     state.settings = msgspec.json.decode(event.settings, type=Settings)
-    effects.refresh_all(state)
+    index_updates.refresh_all(state)
 
 
 def _observed(state: PlacementState, event: events.ObjectObserved) -> None:
@@ -130,7 +122,7 @@ def _observed(state: PlacementState, event: events.ObjectObserved) -> None:
         pending = state.pending[event.uid]
         state.pending[event.uid] = msgspec.structs.replace(pending, base=event.object)
         return
-    effects.replace(state, event.kind, known, seen)
+    index_updates.replace(state, event.kind, known, seen)
 
 
 def _fenced(state: PlacementState, uid: str) -> None:
@@ -161,12 +153,12 @@ def _unreadable(state: PlacementState, event: events.ObjectUnreadable) -> None:
             created=known.created if known is not None and known.uid == event.uid else state.now,
             error=event.error,
         )
-        effects.replace(state, event.kind, known, broken)
+        index_updates.replace(state, event.kind, known, broken)
     elif known is not None and known.uid != event.uid and event.kind != KUBEVIRT.name:
         _forget(state, event.kind, known)
     if event.kind == GPU_NODE.name:
         state.silent.add(event.name)
-        nodes.refresh(state, event.name)
+        node_accounts.refresh(state, event.name)
     if event.uid in state.unfenced:
         state.unfenced.discard(event.uid)
         state.unfenceable.add(event.uid)
@@ -178,7 +170,7 @@ def _deleted(state: PlacementState, event: events.ObjectDeleted) -> None:
         del state.unreadable[(event.kind, event.namespace, event.name)]
         if event.kind == GPU_NODE.name:
             state.silent.discard(event.name)
-            nodes.refresh(state, event.name)
+            node_accounts.refresh(state, event.name)
     known = state.get(event.kind, event.namespace, event.name)
     if known is not None and known.uid == event.uid:
         _forget(state, event.kind, known)
@@ -189,7 +181,7 @@ def _forget(state: PlacementState, kind: str, known: Object) -> None:
     state.stale.discard(known.uid)
     state.own_versions.pop(known.uid, None)
     state.rejections.pop(known.uid, None)
-    effects.replace(state, kind, known, None)
+    index_updates.replace(state, kind, known, None)
 
 
 def _listed(state: PlacementState, event: events.KindListed) -> None:
@@ -202,24 +194,24 @@ def _listed(state: PlacementState, event: events.KindListed) -> None:
         for uid in sorted(current & set(state.devices.by_uid)) if event.kind == DEVICE.name else ():
             device = state.device_by_uid(uid)
             if device is not None:
-                state.ask_about(device)
+                state.enqueue_for(device)
     if state.synced and not was_synced:
-        effects.refresh_all(state)
+        index_updates.refresh_all(state)
 
 
 def _silenced(state: PlacementState, event: events.ReportSilenced) -> None:
     state.silent.add(event.node)
-    nodes.refresh(state, event.node)
+    node_accounts.refresh(state, event.node)
 
 
 def _acquired(state: PlacementState, event: events.LeadershipAcquired) -> None:
     _stand_down(state)
     state.rejections.clear()
     state.epoch = event.epoch
-    state.agenda.open()
+    state.work_queue.open()
     for device in state.all_devices():
         _note_unfenced(state, device)
-    effects.refresh_all(state)
+    index_updates.refresh_all(state)
 
 
 def _note_unfenced(state: PlacementState, device: Device) -> None:
@@ -255,7 +247,7 @@ def _decided(state: PlacementState, event: events.Decided) -> None:
         state.pending[write.key] = PendingWrite(write=identity, base=base)
         state.pending_keys[identity] = (write.kind, write.namespace, write.name, write.key)
         if write.verb is not Verb.CREATE:
-            effects.replace(state, write.kind, known, decode_object(write.kind, write.after))
+            index_updates.replace(state, write.kind, known, decode_object(write.kind, write.after))
 
 
 def _succeeded(state: PlacementState, event: events.WriteSucceeded) -> None:
@@ -272,7 +264,7 @@ def _succeeded(state: PlacementState, event: events.WriteSucceeded) -> None:
         _fenced(state, key)
         if isinstance(known, Device):
             state.landed.append(known)
-        effects.replace(state, kind, known, base)
+        index_updates.replace(state, kind, known, base)
         return
     landed = known
     if event.resource_version:
@@ -283,7 +275,7 @@ def _succeeded(state: PlacementState, event: events.WriteSucceeded) -> None:
     else:
         state.stale.add(key)
     _fenced(state, key)
-    effects.replace(state, kind, known, landed)
+    index_updates.replace(state, kind, known, landed)
 
 
 def _take_back(state: PlacementState, key: str, *, stale: bool) -> None:
@@ -297,9 +289,9 @@ def _take_back(state: PlacementState, key: str, *, stale: bool) -> None:
     if known is not None and known.uid == key and pending.base != ABSENT:
         if stale:
             state.stale.add(key)
-        effects.replace(state, kind, known, decode_object(kind, pending.base))
+        index_updates.replace(state, kind, known, decode_object(kind, pending.base))
     else:
-        state.agenda.put(Question(Topic.SETTINGS, 0, ""))
+        state.work_queue.put(WorkItem(ItemKind.SETTINGS, 0, ""))
 
 
 def _pending_key(state: PlacementState, write: str) -> str | None:
@@ -341,7 +333,7 @@ def _try_later(state: PlacementState, key: str, write: str, milliseconds: int) -
     kind, namespace, name, _ = state.pending_keys[write]
     state.rejections[key] = state.now + milliseconds
     _take_back(state, key, stale=False)
-    state.ask_again_at(state.rejections[key], kind, namespace, name)
+    state.enqueue_at(state.rejections[key], kind, namespace, name)
 
 
 _BRANCHES: dict[type[events.Event], Callable[[PlacementState, Any], None]] = {

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from reconciler.core import effects
-from reconciler.core.agenda import Question
+from reconciler.core import index_updates
 from reconciler.core.fold import decode_object
-from reconciler.core.objects import KINDS, Model, PermittedDevice, Settings
-from reconciler.core.state import PendingWrite, PlacementState, Unreadable
-from reconciler.core.usage_meter import Memory
+from reconciler.core.metering.meter import Memory
+from reconciler.core.model.objects import KINDS, Model, PermittedDevice, Settings
+from reconciler.core.state.placement_state import PendingWrite, PlacementState, Unreadable
+from reconciler.core.state.work_queue import WorkItem
 
 SCHEMA = 1
 
@@ -45,10 +45,10 @@ class Snapshot(Model, frozen=True, kw_only=True):
     attached_since: dict[str, tuple[str, int]] = {}
     seen_vmis: dict[str, str]
     short_since: list[tuple[str, str, int]]
-    ghosts: dict[str, dict[str, int]]
+    vanished: dict[str, dict[str, int]] = msgspec.field(name="ghosts")
     spoken: dict[str, list[str]]
     class_resources: dict[str, str]
-    questions: list[tuple[int, int, str, str]]
+    work_items: list[tuple[int, int, str, str]] = msgspec.field(name="questions")
     deadlines: list[tuple[int, tuple[int, int, str, str]]]
     usage: Memory | None = None
 
@@ -59,7 +59,7 @@ class SnapshotError(ValueError):
 
 def export(state: PlacementState) -> bytes:
     """The state's facts as JSON."""
-    questions, deadlines = state.agenda.export()
+    work_items, deadlines = state.work_queue.export()
     return msgspec.json.encode(
         Snapshot(
             seq=state.seq,
@@ -86,18 +86,18 @@ def export(state: PlacementState) -> bytes:
             attached_since=dict(sorted(state.attached_since.items())),
             seen_vmis=dict(sorted(state.seen_vmis.items())),
             short_since=[(node, name, at) for (node, name), at in sorted(state.short_since.items())],
-            ghosts={node: dict(sorted(found.items())) for node, found in sorted(state.ghosts.items())},
+            vanished={node: dict(sorted(found.items())) for node, found in sorted(state.vanished.items())},
             spoken={node: sorted(found) for node, found in sorted(state.spoken.items())},
             class_resources=dict(sorted(state.class_resources.items())),
-            questions=[_plain(question) for question in questions],
-            deadlines=[(at, _plain(question)) for at, question in deadlines],
+            work_items=[_plain(item) for item in work_items],
+            deadlines=[(at, _plain(item)) for at, item in deadlines],
             usage=state.meter.export(),
         )
     )
 
 
-def _plain(question: Question) -> tuple[int, int, str, str]:
-    return int(question.topic), question.when, question.name, question.namespace
+def _plain(item: WorkItem) -> tuple[int, int, str, str]:
+    return int(item.kind), item.when, item.name, item.namespace
 
 
 def restore(payload: bytes) -> PlacementState:
@@ -115,22 +115,22 @@ def restore(payload: bytes) -> PlacementState:
     state.class_resources = dict(found.class_resources)
     for kind in KINDS:
         for raw in found.objects.get(kind, []):
-            effects.load(state, kind, decode_object(kind, raw))
+            index_updates.load(state, kind, decode_object(kind, raw))
     state.silent = set(found.silent)
     state.listed, state.missing = set(found.listed), set(found.missing)
     state.unreadable = {(item.kind, item.namespace, item.name): item for item in found.unreadable}
-    _restore_marks(state, found)
-    effects.refresh_all(state)
+    _restore_fields(state, found)
+    index_updates.refresh_all(state)
     state.short_since = {(node, name): at for node, name, at in found.short_since}
-    state.agenda.restore(found.questions, found.deadlines)
-    state.agenda.closed = state.epoch is None
+    state.work_queue.restore(found.work_items, found.deadlines)
+    state.work_queue.closed = state.epoch is None
     if found.usage is not None:
         state.meter.restore(state, found.usage)
     return state
 
 
-def _restore_marks(state: PlacementState, found: Snapshot) -> None:
-    marks: dict[str, Any] = {
+def _restore_fields(state: PlacementState, found: Snapshot) -> None:
+    fields: dict[str, Any] = {
         "epoch": found.epoch,
         "unfenced": set(found.unfenced),
         "pending": dict(found.pending),
@@ -143,7 +143,7 @@ def _restore_marks(state: PlacementState, found: Snapshot) -> None:
         "seen_vmis": dict(found.seen_vmis),
         "short_since": {(node, name): at for node, name, at in found.short_since},
         "spoken": {node: set(items) for node, items in found.spoken.items()},
-        "ghosts": {node: dict(items) for node, items in found.ghosts.items()},
+        "vanished": {node: dict(items) for node, items in found.vanished.items()},
     }
-    for name, value in marks.items():
+    for name, value in fields.items():
         setattr(state, name, value)

@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 import structlog
 
-from reconciler.cluster import AlreadyExists, Cluster, ClusterError, KindMissing, NotFound
-from reconciler.core.objects import GPU_NODE, KUBEVIRT, Function
-from reconciler.core.policies import KubeVirtSpec, PermittedHostDevices
-from reconciler.core.shapes import from_ms
-from reconciler.core.vocabulary import API_VERSION, Mode
+from reconciler.cluster.port import AlreadyExists, Cluster, ClusterError, KindMissing, NotFound
+from reconciler.core.model.decode_platform import KubeVirtSpec, PermittedHostDevices
+from reconciler.core.model.objects import GPU_NODE, KUBEVIRT, Function
+from reconciler.core.model.vocabulary import API_VERSION, Mode
+from reconciler.core.model.wire_base import from_ms
 from reconciler.node_agent.inventory import NameMap, report, type_key
 from reconciler.node_agent.sysfs import SysfsError, read_bus
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from reconciler.core.objects import Function, Profile
-from reconciler.core.vocabulary import FunctionKind, Mode
+from reconciler.core.model.objects import Function, Profile
+from reconciler.core.model.vocabulary import FunctionKind, Mode
 from reconciler.node_agent.sysfs import Bus, Neighbour, PciFunction
 
 PASSTHROUGH_DRIVER = "vfio-pci"

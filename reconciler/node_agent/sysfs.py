@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler.core.vocabulary import NVIDIA_VENDOR
+from reconciler.core.model.vocabulary import NVIDIA_VENDOR
 
 DISPLAY_CLASSES = (0x0300, 0x0302)
 """VGA controller and 3D controller. A card's audio (0403), USB and bridges are no GPUs (C34)."""

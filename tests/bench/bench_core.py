@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from reconciler.core.objects import DEVICE, GPU_NODE, NODE, POD, VMI, Constraints, GpuNode, Node, Pod, Vmi
-from tests.bench import town as towns
-from tests.bench.town import Town
+from reconciler.core.model.objects import DEVICE, GPU_NODE, NODE, POD, VMI, Constraints, GpuNode, Node, Pod, Vmi
+from tests.bench import synthetic_cluster as synthetic_cluster
+from tests.bench.synthetic_cluster import SyntheticCluster
 
 SIZES = (100, 1_000, 10_000)
 TURNS = 30
@@ -23,93 +23,95 @@ Figures = dict[str, tuple[float, float, float]]
 """Event kind to median (fold microseconds, decide microseconds, decisions)."""
 
 
-def heartbeat(town: Town, turn: int) -> None:
+def heartbeat(world: SyntheticCluster, turn: int) -> None:
     """The kubelet's status again, nothing new in it."""
-    node = town.objects[(NODE.name, "", towns.name(turn % town.nodes))]
-    town.tell(town.observation(NODE, msgspec.structs.replace(node, resource_version=f"h{turn}")))
-    town.run()
+    node = world.objects[(NODE.name, "", synthetic_cluster.name(turn % world.nodes))]
+    world.tell(world.observation(NODE, msgspec.structs.replace(node, resource_version=f"h{turn}")))
+    world.run()
 
 
-def relabel(town: Town, turn: int) -> None:
-    node = town.objects[(NODE.name, "", towns.name(turn % town.nodes))]
+def relabel(world: SyntheticCluster, turn: int) -> None:
+    node = world.objects[(NODE.name, "", synthetic_cluster.name(turn % world.nodes))]
     assert isinstance(node, Node)
-    town.put(NODE, msgspec.structs.replace(node, labels={**node.labels, "turn": str(turn)}))
-    town.run()
+    world.put(NODE, msgspec.structs.replace(node, labels={**node.labels, "turn": str(turn)}))
+    world.run()
 
 
-def plain_pod(town: Town, turn: int) -> None:
+def plain_pod(world: SyntheticCluster, turn: int) -> None:
     """A pod without GPUs starts and ends."""
-    pod = Pod(name=f"job-{turn}", namespace="kube-system", uid="", node=towns.name(turn % town.nodes))
-    town.put(POD, msgspec.structs.replace(pod, phase="Running", memory=1 << 30))
-    town.run()
-    town.gone(POD, "kube-system", f"job-{turn}")
+    pod = Pod(name=f"job-{turn}", namespace="kube-system", uid="", node=synthetic_cluster.name(turn % world.nodes))
+    world.put(POD, msgspec.structs.replace(pod, phase="Running", memory=1 << 30))
+    world.run()
+    world.gone(POD, "kube-system", f"job-{turn}")
 
 
-def raw_pod(town: Town, turn: int) -> None:
+def raw_pod(world: SyntheticCluster, turn: int) -> None:
     """A pod that asks for a GPU by name starts and ends."""
-    town.pod(f"raw-{turn}", towns.name(turn % town.nodes), 1, ns="tenant-x0")
-    town.gone(POD, "tenant-x0", f"raw-{turn}")
+    world.pod(f"raw-{turn}", synthetic_cluster.name(turn % world.nodes), 1, ns="tenant-x0")
+    world.gone(POD, "tenant-x0", f"raw-{turn}")
 
 
-def vmi_phase(town: Town, turn: int) -> None:
-    node = towns.name(turn % town.nodes)
-    vmi = town.objects[(VMI.name, towns.space_of(town, node), f"{node}-vm-0")]
+def vmi_phase(world: SyntheticCluster, turn: int) -> None:
+    node = synthetic_cluster.name(turn % world.nodes)
+    vmi = world.objects[(VMI.name, synthetic_cluster.space_of(world, node), f"{node}-vm-0")]
     assert isinstance(vmi, Vmi)
     phase = "Paused" if vmi.phase == "Running" else "Running"
-    town.put(VMI, msgspec.structs.replace(vmi, phase=phase))
-    town.run()
+    world.put(VMI, msgspec.structs.replace(vmi, phase=phase))
+    world.run()
 
 
-def report(town: Town, turn: int) -> None:
+def report(world: SyntheticCluster, turn: int) -> None:
     """A card falls ill and recovers."""
-    number = turn % town.nodes
-    found = towns.functions(number)
+    number = turn % world.nodes
+    found = synthetic_cluster.functions(number)
     ill = (msgspec.structs.replace(found[0], healthy=False), *found[1:])
     for functions in (ill, found):
-        town.put(GPU_NODE, GpuNode(name=towns.name(number), uid="", functions=functions, reported_at=town.at))
-        town.run()
+        world.put(
+            GPU_NODE, GpuNode(name=synthetic_cluster.name(number), uid="", functions=functions, reported_at=world.at)
+        )
+        world.run()
 
 
-def cycle(town: Town, turn: int) -> None:
+def cycle(world: SyntheticCluster, turn: int) -> None:
     """Ordered, held, asked for, bound, stopped, deleted."""
     order, vmi = f"cycle-{turn}", f"cycle-vm-{turn}"
-    town.order(order, count=2, ns="tenant-x0")
-    node = town.start(vmi, order, units=2, ns="tenant-x0")
-    town.gone(POD, "tenant-x0", f"virt-launcher-{vmi}")
-    town.gone(VMI, "tenant-x0", vmi)
-    device = town.device(order, "tenant-x0")
+    world.order(order, count=2, ns="tenant-x0")
+    node = world.start(vmi, order, units=2, ns="tenant-x0")
+    world.gone(POD, "tenant-x0", f"virt-launcher-{vmi}")
+    world.gone(VMI, "tenant-x0", vmi)
+    device = world.device(order, "tenant-x0")
     assert node and device.phase == "Held", device
-    town.change(DEVICE, "tenant-x0", order, deleting=town.at)
+    world.change(DEVICE, "tenant-x0", order, deleting=world.at)
 
 
-def picky_start(town: Town, turn: int) -> None:
+def picky_start(world: SyntheticCluster, turn: int) -> None:
     """A start that names its node, and one that no node fits."""
     order = f"picky-{turn}"
-    town.order(order, ns="tenant-x0")
+    world.order(order, ns="tenant-x0")
     for label, value in (("kubernetes.io/hostname", "nowhere"), ("topology.kubernetes.io/zone", "zone-2")):
-        town.ask(f"picky-vm-{turn}", order, ns="tenant-x0", constraints=Constraints(node_selector={label: value}))
-    assert town.device(order, "tenant-x0").phase == "Bound"
-    town.change(DEVICE, "tenant-x0", order, attachment=None, bind_request=None)
-    town.change(DEVICE, "tenant-x0", order, deleting=town.at)
+        world.ask(f"picky-vm-{turn}", order, ns="tenant-x0", constraints=Constraints(node_selector={label: value}))
+    assert world.device(order, "tenant-x0").phase == "Bound"
+    world.change(DEVICE, "tenant-x0", order, attachment=None, bind_request=None)
+    world.change(DEVICE, "tenant-x0", order, deleting=world.at)
 
 
-def full_stop(town: Town, turn: int) -> None:
+def full_stop(world: SyntheticCluster, turn: int) -> None:
     """A VM of the full type stops, orders wait for more units than it gives back, and it comes back."""
-    node = towns.name(turn * 10 % town.nodes)
-    space, vmi = towns.space_of(town, node), f"{node}-t4"
-    town.gone(POD, space, f"virt-launcher-{vmi}")
-    town.gone(VMI, space, vmi)
-    town.ask(vmi, vmi, ns=space)
-    town.vmi(vmi, ns=space, devices_label=False)
-    town.launcher(vmi, node, 2, ns=space, resource=towns.FULL)
+    node = synthetic_cluster.name(turn * 10 % world.nodes)
+    space, vmi = synthetic_cluster.space_of(world, node), f"{node}-t4"
+    world.gone(POD, space, f"virt-launcher-{vmi}")
+    world.gone(VMI, space, vmi)
+    world.ask(vmi, vmi, ns=space)
+    world.vmi(vmi, ns=space, devices_label=False)
+    world.launcher(vmi, node, 2, ns=space, resource=synthetic_cluster.FULL)
 
 
-def second(town: Town, turn: int) -> None:
+def second(world: SyntheticCluster, turn: int) -> None:
     """A second passes after one of the changes above: the classes' numbers are published."""
-    town.later(1)
+    world.later(1)
 
 
-STORIES: dict[str, Callable[[Town, int], None]] = {
+STORIES: dict[str, Callable[[SyntheticCluster, int], None]] = {
     "node heartbeat, nothing new": heartbeat,
     "node label change": relabel,
     "pod start and end": plain_pod,
@@ -122,24 +124,26 @@ STORIES: dict[str, Callable[[Town, int], None]] = {
 }
 
 
-def measure(town: Town) -> Figures:
+def measure(world: SyntheticCluster) -> Figures:
     figures: Figures = {}
     for name, story in STORIES.items():
         own, publishing = [], []
         for turn in range(TURNS):
-            own.append(_spent(town, story, turn))
-            publishing.append(_spent(town, second, turn))
+            own.append(_spent(world, story, turn))
+            publishing.append(_spent(world, second, turn))
         figures[name] = _medians(own)
         if story in (cycle, raw_pod):
             figures[f"  the second after: {name}"] = _medians(publishing)
     return figures
 
 
-def _spent(town: Town, story: Callable[[Town, int], None], turn: int) -> tuple[float, float, float]:
-    town.fold_seconds = town.decide_seconds = 0.0
-    town.decided = 0
-    story(town, turn)
-    return town.fold_seconds * 1e6, town.decide_seconds * 1e6, float(town.decided)
+def _spent(
+    world: SyntheticCluster, story: Callable[[SyntheticCluster, int], None], turn: int
+) -> tuple[float, float, float]:
+    world.fold_seconds = world.decide_seconds = 0.0
+    world.decided = 0
+    story(world, turn)
+    return world.fold_seconds * 1e6, world.decide_seconds * 1e6, float(world.decided)
 
 
 def _medians(spent: list[tuple[float, float, float]]) -> tuple[float, float, float]:
@@ -166,12 +170,12 @@ def main() -> None:
     found = []
     for size in sizes:
         start = time.perf_counter()
-        town = towns.build(size)
+        world = synthetic_cluster.build(size)
         print(
-            f"{size:>7,} nodes: {len(town.entries):,} entries folded in {time.perf_counter() - start:.1f} s",
+            f"{size:>7,} nodes: {len(world.entries):,} entries folded in {time.perf_counter() - start:.1f} s",
             flush=True,
         )
-        found.append(measure(town))
+        found.append(measure(world))
     show(sizes, found)
 
 

@@ -43,9 +43,7 @@ def pod(number: int) -> Event:
         "vmiUid": f"7b0d2c4e-0000-4000-8000-{number:012d}",
     }
     name, uid, version = str(body["name"]), str(body["uid"]), str(body["resourceVersion"])
-    return ObjectObserved(
-        "Pod", "tenant-research", name, uid, version, "watch", msgspec.Raw(msgspec.json.encode(body))
-    )
+    return ObjectObserved("Pod", "tenant-research", name, uid, version, "watch", msgspec.Raw(msgspec.json.encode(body)))
 
 
 def bare(path: Path, rows_from: Path) -> sqlite3.Connection:

@@ -19,12 +19,13 @@ import msgspec
 from journal import events
 from journal.sqlite import SqliteJournal
 from reconciler.core import snapshot
-from reconciler.core.decisions import Decision
-from reconciler.core.objects import DEVICE, KINDS, POD, Device, Pod
-from reconciler.core.state import PlacementState
-from reconciler.loop import Loop
-from reconciler.replay import state_at, verify
-from tests.bench import town as towns
+from reconciler.core.model.objects import DEVICE, KINDS, POD, Device, Pod
+from reconciler.core.state.decisions import Decision
+from reconciler.core.state.placement_state import PlacementState
+from reconciler.debugging.replay import verify
+from reconciler.runtime.loop import Loop
+from reconciler.runtime.restore import state_at
+from tests.bench import synthetic_cluster as synthetic_cluster
 
 TURNS = 5
 ORDERS = 500
@@ -45,8 +46,8 @@ class Landing:
 
 def record(nodes: int, journal: SqliteJournal) -> PlacementState:
     """The journal of a cluster that is listed, led and used; the state it led to."""
-    town = towns.fill(nodes)
-    clock = itertools.count(town.at)
+    world = synthetic_cluster.fill(nodes)
+    clock = itertools.count(world.at)
     writer = Landing()
     loop = Loop(
         journal,
@@ -57,18 +58,20 @@ def record(nodes: int, journal: SqliteJournal) -> PlacementState:
         snapshot_every=1 << 60,
     )
     writer.loop = loop
-    observed = [entry.event for entry in town.entries]
+    observed = [entry.event for entry in world.entries]
     listed = [events.KindListed(kind) for kind in KINDS]
     for event in (*observed, *listed, events.LeadershipAcquired("binder-0", 1)):
         loop.submit(event)
     for number in range(ORDERS):
         version = str(1_000_000 + number)
         order = Device(
-            name=f"order-{number}", namespace="tenant-x0", uid=f"order-{number}", class_name="a10", created=town.at
+            name=f"order-{number}", namespace="tenant-x0", uid=f"order-{number}", class_name="a10", created=world.at
         )
-        pod = Pod(name=f"job-{number}", namespace="kube-system", uid=f"job-{number}", node=towns.name(0), memory=1)
+        pod = Pod(
+            name=f"job-{number}", namespace="kube-system", uid=f"job-{number}", node=synthetic_cluster.name(0), memory=1
+        )
         for kind, item in ((DEVICE, order), (POD, pod)):
-            loop.submit(town.observation(kind, msgspec.structs.replace(item, resource_version=version)))
+            loop.submit(world.observation(kind, msgspec.structs.replace(item, resource_version=version)))
         if number % 50 == 0:
             while loop.step():
                 pass
@@ -87,9 +90,7 @@ def compare(title: str, unit: str, amount: int, ours: Callable[[], object], base
     """Both sides take turns in one run, so that a busy machine slows both."""
     turns = [(seconds(ours), seconds(base)) for _ in range(TURNS)]
     took, bare = (statistics.median(times) for times in zip(*turns, strict=True))
-    print(
-        f"{title:<34}{amount / took:>12,.0f} {unit}/s {amount / bare:>14,.0f} {unit}/s   ratio {bare / took:.2f}"
-    )
+    print(f"{title:<34}{amount / took:>12,.0f} {unit}/s {amount / bare:>14,.0f} {unit}/s   ratio {bare / took:.2f}")
 
 
 def main() -> None:

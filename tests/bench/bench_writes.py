@@ -22,13 +22,20 @@ import aiohttp
 import msgspec
 
 from journal import events
-from reconciler.core.decisions import Action, Decision, Verb, Write
-from reconciler.core.objects import CLASS, DEVICE, KUBEVIRT, NAMESPACE, NODE, RELEASE, VMI, Kind
-from reconciler.core.vocabulary import GROUP, VERSION
-from reconciler.kube import KubeCluster
-from reconciler.memory.documents import api_version
-from reconciler.memory.manifests import class_body, device_body, kubevirt_body, node_body, release_body, vmi_body
-from reconciler.writer import MAX_IN_FLIGHT, ClusterWriter
+from reconciler.cluster.kube import KubeCluster
+from reconciler.cluster.memory.json_objects import api_version
+from reconciler.cluster.memory.manifests import (
+    class_body,
+    device_body,
+    kubevirt_body,
+    node_body,
+    release_body,
+    vmi_body,
+)
+from reconciler.cluster.writer import MAX_IN_FLIGHT, ClusterWriter
+from reconciler.core.model.objects import CLASS, DEVICE, KUBEVIRT, NAMESPACE, NODE, RELEASE, VMI, Kind
+from reconciler.core.model.vocabulary import GROUP, VERSION
+from reconciler.core.state.decisions import Action, Decision, Verb, Write
 from tests.realserver.binder import NAMESPACE as BINDER_NAMESPACE
 from tests.realserver.binder import Binder
 from tests.realserver.controlplane import ControlPlane, running
@@ -97,9 +104,7 @@ async def through_writer(port: KubeCluster, found: list[tuple[str, str, str]], t
             body=patch(turn, number),
             after=msgspec.Raw(b"{}"),
         )
-        decision = Decision(
-            action=Action.REFUSE_ORDER, kind=DEVICE.name, subject=name, message="", writes=(write,)
-        )
+        decision = Decision(action=Action.REFUSE_ORDER, kind=DEVICE.name, subject=name, message="", writes=(write,))
         writer.send(number, decision)
     await writer.drain()
     took = time.perf_counter() - start

@@ -18,7 +18,7 @@ import yaml
 
 from tests.chart.api import Api, wait_until
 from tests.chart.charting import CLUSTER_NAME, NAMESPACE, RELEASE, ROOT
-from tests.chart.hookplayer import token_of
+from tests.chart.helm_hooks import token_of
 
 CONFIGURATIONS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 POD = f"{RELEASE}-0"

@@ -6,7 +6,7 @@ import re
 import pytest
 import yaml
 
-from reconciler.observe import metrics
+from reconciler.runtime.observability import metrics
 from tests.chart.charting import CHART, RELEASE, of_kind, pick, render
 
 METRICS = {name: metric.labels for name, metric in metrics.METRICS.items()}

@@ -9,7 +9,7 @@ import yaml
 from tests.chart.api import Refused, wait_until
 from tests.chart.charting import CHART, CLUSTER_NAME, NAMESPACE, RELEASE, flags
 from tests.chart.conftest import helm_on, install, make_namespace, release_on
-from tests.chart.hookplayer import FINALIZERS, HookPlayer, token_of
+from tests.chart.helm_hooks import FINALIZERS, HookPlayer, token_of
 from tests.chart.policy_cases import machine
 
 pytestmark = pytest.mark.realserver

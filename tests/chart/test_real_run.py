@@ -7,7 +7,7 @@ import pytest
 from tests.chart.api import Refused, wait_until
 from tests.chart.charting import NAMESPACE, RELEASE
 from tests.chart.conftest import helm_on, make_namespace, release_on
-from tests.chart.hookplayer import HookPlayer
+from tests.chart.helm_hooks import HookPlayer
 from tests.chart.policy_cases import KEY, KUBEVIRT, device, instance, machine
 from tests.chart.replica import Replica
 from tests.chart.test_monitoring import METRICS, used

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 import yaml
 
-from reconciler.settings import RunOptions
+from reconciler.runtime.settings import RunOptions
 from tests.chart.charting import (
     CHART,
     CLUSTER_NAME,

@@ -9,13 +9,13 @@ import asyncio
 import pytest
 
 from journal.store import MemoryJournal
-from reconciler.cluster import ClusterError
-from reconciler.core import objects
-from reconciler.core.objects import CLASS, DEVICE, POD, SETTINGS, VMI, Kind
-from reconciler.embedded import NAMESPACE, SERVICE_ACCOUNT
-from reconciler.memory.faults import Call, Fault
+from reconciler.cluster.memory.faults import Call, Fault
+from reconciler.cluster.port import ClusterError
+from reconciler.core.model import objects
+from reconciler.core.model.objects import CLASS, DEVICE, POD, SETTINGS, VMI, Kind
+from reconciler.demo.embedded import NAMESPACE, SERVICE_ACCOUNT
+from reconciler.demo.environment import Environment
 from reconciler.node_agent.agent import Agent
-from reconciler.stage import Stage
 from tests.chart.charting import CLUSTER_NAME, RELEASE, render
 from tests.chart.rights import Grant, granted, missing, spare
 
@@ -43,54 +43,54 @@ def grant_of(call: Call) -> Grant:
     return Grant(RELEASE, call.key.namespace, kind.group, resource, verb, name)
 
 
-async def attempt(stage, action):
+async def attempt(env, action):
     try:
-        await stage.do(action)
+        await env.do(action)
     except ClusterError:
         return False
     finally:
-        await stage.settle()
+        await env.settle()
     return True
 
 
-async def play(stage):
+async def play(env):
     """Orders, starts, refusals, a loss, raw use, releases, deletions, a repair."""
-    players = stage.players
-    await stage.open()
-    await players.add_node("n1", {A10: 2})
-    await players.add_node("n2", {A10: 2})
-    await players.kubevirt({A10: "10DE:2236"})
-    await players.gpu_class("a10", A10)
-    await players.tenant("acme", quotas={A10: "4"})
-    await stage.add_replica(MemoryJournal(), "r0")
-    await stage.later(3)
+    ecosystem = env.ecosystem
+    await env.open()
+    await ecosystem.add_node("n1", {A10: 2})
+    await ecosystem.add_node("n2", {A10: 2})
+    await ecosystem.kubevirt({A10: "10DE:2236"})
+    await ecosystem.gpu_class("a10", A10)
+    await ecosystem.tenant("acme", quotas={A10: "4"})
+    await env.add_replica(MemoryJournal(), "r0")
+    await env.later(3)
     for name in ("one", "two", "three", "spare"):
-        await attempt(stage, players.order("tenant-acme", name, "a10"))
+        await attempt(env, ecosystem.order("tenant-acme", name, "a10"))
     template = {"className": "a10", "count": 1}
-    await attempt(stage, players.vmi("tenant-acme", "vm", ["one"]))
-    await attempt(stage, players.vmi("tenant-acme", "wide", [{"className": "a10", "count": 3}]))
-    await attempt(stage, stage.cluster.delete(DEVICE, "tenant-acme", "spare"))
-    await attempt(stage, players.vmi("tenant-acme", "quick", [template]))
-    await attempt(stage, players.stop("tenant-acme", "quick"))
-    await attempt(stage, players.pod("tenant-acme", "raw", {A10: 1}))
-    await stage.later(90)
-    await stage.do(players.allocatable("n1", {A10: 0}))
-    await stage.later(90)
-    await stage.do(players.allocatable("n1", {A10: 2}))
-    await stage.later(5)
+    await attempt(env, ecosystem.vmi("tenant-acme", "vm", ["one"]))
+    await attempt(env, ecosystem.vmi("tenant-acme", "wide", [{"className": "a10", "count": 3}]))
+    await attempt(env, env.cluster.delete(DEVICE, "tenant-acme", "spare"))
+    await attempt(env, ecosystem.vmi("tenant-acme", "quick", [template]))
+    await attempt(env, ecosystem.stop("tenant-acme", "quick"))
+    await attempt(env, ecosystem.pod("tenant-acme", "raw", {A10: 1}))
+    await env.later(90)
+    await env.do(ecosystem.allocatable("n1", {A10: 0}))
+    await env.later(90)
+    await env.do(ecosystem.allocatable("n1", {A10: 2}))
+    await env.later(5)
     edited = {"data": {"rawNamePolicy": "Forbidden"}}
-    await attempt(stage, stage.cluster.patch(SETTINGS, NAMESPACE, "gpu-settings", edited))
-    await stage.later(5)
-    await attempt(stage, stage.cluster.delete(SETTINGS, NAMESPACE, "gpu-settings"))
-    await stage.later(5)
-    await attempt(stage, players.finish("tenant-acme", "vm"))
-    await attempt(stage, stage.cluster.delete(VMI, "tenant-acme", "vm"))
-    await attempt(stage, stage.cluster.delete(CLASS, "", "a10"))
+    await attempt(env, env.cluster.patch(SETTINGS, NAMESPACE, "gpu-settings", edited))
+    await env.later(5)
+    await attempt(env, env.cluster.delete(SETTINGS, NAMESPACE, "gpu-settings"))
+    await env.later(5)
+    await attempt(env, ecosystem.finish("tenant-acme", "vm"))
+    await attempt(env, env.cluster.delete(VMI, "tenant-acme", "vm"))
+    await attempt(env, env.cluster.delete(CLASS, "", "a10"))
     for name in ("one", "two", "three"):
-        await attempt(stage, stage.cluster.delete(DEVICE, "tenant-acme", name))
-    await attempt(stage, stage.cluster.delete(POD, "tenant-acme", "raw"))
-    await stage.later(30)
-    await stage.close()
+        await attempt(env, env.cluster.delete(DEVICE, "tenant-acme", name))
+    await attempt(env, env.cluster.delete(POD, "tenant-acme", "raw"))
+    await env.later(30)
+    await env.close()
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def calls():
 
 async def story():
     """The grants that the controller's calls need."""
-    stage = Stage()
+    env = Environment()
     seen: set[Grant] = set()
 
     def record(call: Call) -> Fault | None:
@@ -112,8 +112,8 @@ async def story():
         # The first patch of everything meets a newer object, so that what follows a conflict is seen too (B6).
         return Fault.CONFLICT if first and call.verb == "patch" else None
 
-    stage.cluster.faults = record
-    await play(stage)
+    env.cluster.faults = record
+    await play(env)
     assert len(seen) > 20
     return seen
 
@@ -133,16 +133,16 @@ def test_N2_every_grant_is_used_or_belongs_to_the_process(calls):
 
 async def report(sysfs):
     """The grants that one look of a node agent needs, the first of its node and a later one."""
-    stage = Stage()
+    env = Environment()
     seen: set[Grant] = set()
 
     def record(call: Call) -> None:
         if call.user == "agent":
             seen.add(grant_of(call)._replace(account=AGENT))
 
-    stage.cluster.faults = record
-    await stage.players.kubevirt({A10: "10DE:2236"})
-    agent = Agent(stage.cluster.as_user("agent"), node_name="n1", sysfs=sysfs, clock=stage.time.clock)
+    env.cluster.faults = record
+    await env.ecosystem.kubevirt({A10: "10DE:2236"})
+    agent = Agent(env.cluster.as_user("agent"), node_name="n1", sysfs=sysfs, clock=env.time.clock)
     for _ in range(2):
         await agent.report()
     return seen

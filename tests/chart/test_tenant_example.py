@@ -2,8 +2,8 @@
 
 import pytest
 
-from reconciler.core.references import DeviceReference, TemplateReference, parse_references
-from reconciler.core.vocabulary import DEVICES_ANNOTATION, DEVICES_LABEL, TRUE
+from reconciler.core.model.references import DeviceReference, TemplateReference, parse_references
+from reconciler.core.model.vocabulary import DEVICES_ANNOTATION, DEVICES_LABEL, TRUE
 from tests.chart.charting import EXAMPLE, helm, render_example
 
 CASES = [

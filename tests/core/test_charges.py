@@ -9,15 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reconciler.core.charges import BudgetRefusal, BudgetUnreadable, ChargeTree, Headroom, Level
-from reconciler.core.tenants import (
-    BudgetKey,
-    Budgets,
-    class_key,
-    owned_namespace,
-    parent_of,
-    raw_key,
-)
+from reconciler.core.tenancy.charges import BudgetRefusal, BudgetUnreadable, ChargeTree, Headroom, Level
+from reconciler.core.tenancy.tenants import BudgetKey, Budgets, class_key, owned_namespace, parent_of, raw_key
 from tests.core.twins.charges import Facts
 
 R, S = raw_key("nvidia.com/A"), class_key("a")

@@ -5,18 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from reconciler.core import coverage
-from reconciler.core.objects import Attachment, Device, Placement, Pod, Vmi
-from reconciler.core.vocabulary import Phase
+from reconciler.core.capacity import coverage
+from reconciler.core.model.objects import Attachment, Device, Placement, Pod, Vmi
+from reconciler.core.model.vocabulary import Phase
 
 R = "gpu.example/a"
 S = "gpu.example/b"
 NAMES = {R, S}
 
 
-def launcher(
-    uid: str = "p1", node: str = "n1", requests: dict[str, int] | None = None, phase: str = "Running"
-) -> Pod:
+def launcher(uid: str = "p1", node: str = "n1", requests: dict[str, int] | None = None, phase: str = "Running") -> Pod:
     return Pod(
         name=f"virt-launcher-{uid}",
         namespace="tenant-a",

@@ -23,10 +23,9 @@ from journal import events
 from journal.events import Entry
 from reconciler.core import snapshot
 from reconciler.core.decide import decide
-from reconciler.core.decisions import Decision
-from reconciler.core.device_index import pending_order
 from reconciler.core.fold import fold
-from reconciler.core.objects import (
+from reconciler.core.model.device_state import pending_order
+from reconciler.core.model.objects import (
     DEVICE,
     GPU_NODE,
     KINDS,
@@ -47,9 +46,10 @@ from reconciler.core.objects import (
     Release,
     Vmi,
 )
-from reconciler.core.state import PlacementState
-from reconciler.core.tenants import BudgetKey, class_key, raw_key
-from reconciler.core.vocabulary import CLASS_BUDGET_PREFIX, DEVICE_FINALIZER, SCHEDULABLE_LABEL
+from reconciler.core.model.vocabulary import CLASS_BUDGET_PREFIX, DEVICE_FINALIZER, SCHEDULABLE_LABEL
+from reconciler.core.state.decisions import Decision
+from reconciler.core.state.placement_state import PlacementState
+from reconciler.core.tenancy.tenants import BudgetKey, class_key, raw_key
 from tests.core.twins import charges as charge_twin
 from tests.core.twins.capacity import Twin
 from tests.core.world import R, World
@@ -104,7 +104,7 @@ class Checked:
             self.spoken.setdefault(node, set()).update(found.resource_name for found in report.functions)
 
     def compare(self, state: PlacementState, objects: list[Object]) -> None:
-        twin = Twin(objects, NAMES, self.spoken, state.silent, state.ghosts)
+        twin = Twin(objects, NAMES, self.spoken, state.silent, state.vanished)
         for name in NAMES:
             self._units(state, twin, name)
         self._classes(state, twin)
@@ -169,9 +169,7 @@ class Checked:
             tickets = sorted((device.created, device.uid) for device in waits)
             assert list(state.devices.waiting.of_class(class_name)) == tickets
             for most in (1, 2, 9):
-                groups = sorted(
-                    (space, *orders) for space, orders in state.devices.waiting.groups(class_name, most)
-                )
+                groups = sorted((space, *orders) for space, orders in state.devices.waiting.groups(class_name, most))
                 alike = {(device.count, device.namespace) for device in waits if device.count <= most}
                 assert groups == sorted(
                     (

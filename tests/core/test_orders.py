@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from reconciler.core.checks import check_order
-from reconciler.core.objects import DEVICE, KUBEVIRT, NAMESPACE, RELEASE, KubeVirt
-from reconciler.core.vocabulary import CLASS_FINALIZER, DEVICE_FINALIZER, Mode, Phase, Reason
+from reconciler.core.admission.checks import check_order
+from reconciler.core.model.objects import DEVICE, KUBEVIRT, NAMESPACE, RELEASE, KubeVirt
+from reconciler.core.model.vocabulary import CLASS_FINALIZER, DEVICE_FINALIZER, Mode, Phase, Reason
 from tests.core.world import NS, R, World
 
 
@@ -87,7 +87,7 @@ def test_k5_the_nearest_tenant_that_carries_the_entitlement_decides() -> None:
 
 
 def _namespace(name: str, entitled: str):  # type: ignore[no-untyped-def]
-    from reconciler.core.objects import Namespace
+    from reconciler.core.model.objects import Namespace
 
     return Namespace(name=name, uid="", entitlement=entitled)
 
@@ -109,7 +109,7 @@ def test_c11_a_child_without_a_quota_is_bound_by_its_ancestor() -> None:
 
 
 def _release(name: str, namespace: str, quotas: dict[str, object]):  # type: ignore[no-untyped-def]
-    from reconciler.core.objects import Release
+    from reconciler.core.model.objects import Release
 
     return Release(name=name, namespace=namespace, uid="", quotas=quotas)
 
@@ -169,7 +169,7 @@ def test_p6_a_class_waits_for_its_devices_and_says_how_many() -> None:
     world.later(2)
     found = world.state.gpu_class("a10")
     assert found is not None and found.finalizers == (CLASS_FINALIZER,)
-    from reconciler.core.objects import CLASS
+    from reconciler.core.model.objects import CLASS
 
     world.change(CLASS, "", "a10", deleting=world.at)
     world.later(2)
@@ -213,8 +213,8 @@ def test_o1_a_class_shows_its_units_and_largest_free() -> None:
 
 
 def test_k4_settings_are_published_and_hand_edits_repaired() -> None:
-    from reconciler.core.objects import SETTINGS
-    from reconciler.core.vocabulary import SETTINGS_CONFIGMAP
+    from reconciler.core.model.objects import SETTINGS
+    from reconciler.core.model.vocabulary import SETTINGS_CONFIGMAP
 
     world = World(manager_users=("u",)).ready(("n1", 4))
     namespace = world.state.settings.namespace

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reconciler.core.packing import Proof, packable, still_packable
+from reconciler.core.capacity.packing import Proof, packable, still_packable
 from tests.core.twins import packing as twin
 
 HISTOGRAMS = st.dictionaries(st.integers(1, 12), st.integers(1, 3), max_size=4)

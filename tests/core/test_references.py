@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.core.references import (
+from reconciler.core.model.references import (
     MAX_CHARACTERS,
     MAX_COUNT,
     MAX_REFERENCES,
@@ -15,13 +15,11 @@ from reconciler.core.references import (
     TemplateReference,
     parse_references,
 )
-from reconciler.core.vocabulary import DEVICES_ANNOTATION, Reason
+from reconciler.core.model.vocabulary import DEVICES_ANNOTATION, Reason
 
 
 def test_k1_reads_both_forms_in_order():
-    text = (
-        '[{"device":"train-a"},{"template":{"className":"a100","count":2}},{"template":{"className":"l4"}}]'
-    )
+    text = '[{"device":"train-a"},{"template":{"className":"a100","count":2}},{"template":{"className":"l4"}}]'
     assert parse_references(text) == (
         DeviceReference("train-a"),
         TemplateReference("a100", 2),
@@ -93,9 +91,7 @@ _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["device", "template", "className", "count", "x"]), inner, max_size=3
-        )
+        | st.dictionaries(st.sampled_from(["device", "template", "className", "count", "x"]), inner, max_size=3)
     ),
     max_leaves=8,
 )

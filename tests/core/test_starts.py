@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 
 from journal import events
-from reconciler.core.decisions import Action
-from reconciler.core.objects import (
+from reconciler.core.model.objects import (
     DEVICE,
     NODE,
     POD,
@@ -21,7 +20,8 @@ from reconciler.core.objects import (
     Toleration,
     Vmi,
 )
-from reconciler.core.vocabulary import Outcome, Phase, Reason
+from reconciler.core.model.vocabulary import Outcome, Phase, Reason
+from reconciler.core.state.decisions import Action
 from tests.core.world import NS, R, World
 
 
@@ -244,7 +244,7 @@ def test_c07_all_or_nothing_and_facts_not_condition_history() -> None:
 
 
 def _placement(node: str) -> Any:
-    from reconciler.core.objects import Placement
+    from reconciler.core.model.objects import Placement
 
     return Placement(node, 1, 0)
 
@@ -308,7 +308,7 @@ def test_c09_a_migration_target_is_covered_and_counts_on_its_node() -> None:
     world.order("d1")
     assert world.start("vm", "d1") == "n1"
     world.launcher("vm", "n2", 1, name="target")
-    from reconciler.core import tenants
+    from reconciler.core.tenancy import tenants
 
     assert world.state.charges.charge(NS, tenants.raw_key(R)) == 1
     assert world.state.units_on("n2", R).free == 0
@@ -317,7 +317,7 @@ def test_c09_a_migration_target_is_covered_and_counts_on_its_node() -> None:
 
 def test_c10_raw_use_is_what_the_pod_asks_beyond_its_devices() -> None:
     world = World().ready(("n1", 4))
-    from reconciler.core import tenants
+    from reconciler.core.tenancy import tenants
 
     world.pod("raw", "n1", 1)
     assert world.state.charges.charge(NS, tenants.raw_key(R)) == 1
@@ -383,9 +383,7 @@ def test_c30_a_lost_or_held_device_without_vm_can_always_be_deleted() -> None:
     world.report("n1", *functions("f1"))
     world.order("d1")
     world.start("vm", "d1")
-    world.report(
-        "n1", Function(id="0000:f1:00.0", stable_id="f1", resource_name=R, healthy=False, message="driver")
-    )
+    world.report("n1", Function(id="0000:f1:00.0", stable_id="f1", resource_name=R, healthy=False, message="driver"))
     world.change(NODE, "", "n1", allocatable={R: 0})
     world.later(61)
     assert world.device("d1").phase == Phase.LOST
@@ -562,7 +560,7 @@ def test_j5_a_fence_that_conflicts_holds_nothing_up() -> None:
 
 
 def test_o3_granting_one_vgpu_type_lowers_its_sibling_at_once_and_only_once() -> None:
-    from reconciler.core.objects import Profile
+    from reconciler.core.model.objects import Profile
 
     world = World()
     small, large = "nvidia.com/A-4", "nvidia.com/A-8"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.core.objects import Release
-from reconciler.core.tenants import (
+from reconciler.core.model.objects import Release
+from reconciler.core.tenancy.tenants import (
     BudgetKey,
     Budgets,
     Claims,
@@ -59,9 +59,7 @@ def test_r2_a_release_owns_a_namespace(space: str, name: str, owned: str | None,
         ("tenant", {"tenant-a"}, None),
     ],
 )
-def test_r2_the_parent_by_name_is_the_longest_known_tenant(
-    namespace: str, known: set[str], parent: str | None
-) -> None:
+def test_r2_the_parent_by_name_is_the_longest_known_tenant(namespace: str, known: set[str], parent: str | None) -> None:
     assert parent_namespace(namespace, known) == parent
 
 

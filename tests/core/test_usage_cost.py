@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from reconciler.core import usage_devices, usage_pods
-from reconciler.core.objects import DEVICE, NODE, POD, VMI, Device
-from reconciler.core.vocabulary import DEVICE_FINALIZER
+from reconciler.core.metering import device_usage, pod_usage
+from reconciler.core.model.objects import DEVICE, NODE, POD, VMI, Device
+from reconciler.core.model.vocabulary import DEVICE_FINALIZER
 from tests.core.world import NS, World
 
 
@@ -14,7 +14,7 @@ from tests.core.world import NS, World
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the devices and pods whose use is worked out."""
     seen: list[str] = []
-    steps, raw_units = usage_devices.steps, usage_pods.raw_units
+    steps, raw_units = device_usage.steps, pod_usage.raw_units
 
     def counted_steps(before, span, now, *rest):  # type: ignore[no-untyped-def]
         seen.append(now.name)
@@ -24,8 +24,8 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(mark.seen.name)
         return raw_units(mark, *rest)
 
-    monkeypatch.setattr(usage_devices, "steps", counted_steps)
-    monkeypatch.setattr(usage_pods, "raw_units", counted_units)
+    monkeypatch.setattr(device_usage, "steps", counted_steps)
+    monkeypatch.setattr(pod_usage, "raw_units", counted_units)
     return seen
 
 

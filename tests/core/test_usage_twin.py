@@ -15,7 +15,8 @@ from journal import events
 from journal.events import Entry, Event
 from reconciler.core import snapshot
 from reconciler.core.fold import adds_nothing, fold
-from reconciler.core.objects import (
+from reconciler.core.metering.usage_records import Record, UsageFold
+from reconciler.core.model.objects import (
     DEVICE,
     KINDS,
     NODE,
@@ -29,8 +30,7 @@ from reconciler.core.objects import (
     Pod,
     Vmi,
 )
-from reconciler.core.state import PlacementState
-from reconciler.core.usage import Record, UsageFold
+from reconciler.core.state.placement_state import PlacementState
 from tests.core.twins.usage import Twin
 from tests.core.world import NS, R, World
 
@@ -77,9 +77,7 @@ class Story(World):
         there: dict[tuple[str, str, str], events.ObjectObserved] = {}
 
         def write(at: int, event: Event) -> None:
-            if isinstance(event, LEADERS) or (
-                isinstance(event, events.ObjectObserved) and adds_nothing(state, event)
-            ):
+            if isinstance(event, LEADERS) or (isinstance(event, events.ObjectObserved) and adds_nothing(state, event)):
                 return
             entry = Entry(state.seq + 1, state.seq + 1, at, event)
             fold(state, entry)
@@ -106,9 +104,7 @@ def _returned(state: PlacementState, there: dict[tuple[str, str, str], events.Ob
             known = state.objects[kind][(namespace, name)]
             now = there.get((kind, namespace, name))
             if now is None or now.uid != known.uid:
-                told.append(
-                    events.ObjectDeleted(kind, namespace, name, known.uid, seen=False, last_seen=state.now)
-                )
+                told.append(events.ObjectDeleted(kind, namespace, name, known.uid, seen=False, last_seen=state.now))
         for key in sorted(key for key in there if key[0] == kind):
             told.append(msgspec.structs.replace(there[key], source="list"))
         told.append(events.KindListed(kind))
@@ -202,14 +198,10 @@ class Player:
             return
         self.world.vmi(vmi)
         extra = self.random.choice([0, 0, 1])
-        pod = self.world.pod(
-            f"virt-launcher-{vmi}", placed.node, device.count + extra, vmi_name=vmi, launcher=True
-        )
+        pod = self.world.pod(f"virt-launcher-{vmi}", placed.node, device.count + extra, vmi_name=vmi, launcher=True)
         self.world.wait(self.random.choice([0, 1, 5]))
         if (VMI.name, NS, vmi) in self.world.objects:
-            self.world.change(
-                VMI, NS, vmi, active_pods={pod.uid: placed.node}, phase="Running", node=placed.node
-            )
+            self.world.change(VMI, NS, vmi, active_pods={pod.uid: placed.node}, phase="Running", node=placed.node)
 
     def late(self) -> None:
         """A launcher whose VMI lists it only after the settling time (U1b)."""
@@ -339,9 +331,7 @@ def test_u1_an_assumed_write_is_no_use_before_its_outcome(seed: int, steps: int)
 
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 30), cut=st.floats(0, 1))
 @settings(max_examples=80, deadline=None)
-def test_j6_a_journal_pruned_at_a_snapshot_goes_on_with_the_same_records(
-    seed: int, steps: int, cut: float
-) -> None:
+def test_j6_a_journal_pruned_at_a_snapshot_goes_on_with_the_same_records(seed: int, steps: int, cut: float) -> None:
     """J6, U2: what closes after the snapshot, and what is open, is the same from the whole journal."""
     world = play(seed, steps)
     at = int(len(world.entries) * cut)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.core import objects, wire
-from reconciler.core import vocabulary as words
-from reconciler.core.objects import (
+from reconciler.core.model import objects, wire
+from reconciler.core.model import vocabulary as words
+from reconciler.core.model.objects import (
     CLASS,
     DEVICE,
     GPU_NODE,
@@ -235,9 +235,7 @@ def test_the_permitted_table() -> None:
     found = read(
         KUBEVIRT,
         permitted(
-            pciHostDevices=[
-                {"pciVendorSelector": "10de:2236", "resourceName": R, "externalResourceProvider": True}
-            ],
+            pciHostDevices=[{"pciVendorSelector": "10de:2236", "resourceName": R, "externalResourceProvider": True}],
             mediatedDevices=[{"mdevNameSelector": "NVIDIA A40-24Q", "resourceName": "nvidia.com/A40-24Q"}],
         ),
     )
@@ -318,9 +316,7 @@ def test_quotas_that_are_no_map_are_an_error_of_the_tenant(values: Any, error: s
     assert (found.quotas, found.error) == ({}, error)
 
 
-@pytest.mark.parametrize(
-    "spec", [None, {}, {"values": None}, {"values": {}}, {"values": {"resourceQuotas": None}}]
-)
+@pytest.mark.parametrize("spec", [None, {}, {"values": None}, {"values": {}}, {"values": {"resourceQuotas": None}}])
 def test_no_quotas_is_no_error(spec: Any) -> None:
     """R3, C11."""
     found = read(RELEASE, obj(spec=spec))
@@ -649,8 +645,7 @@ constraints = st.builds(
 devices = st.fixed_dictionaries(
     {
         "attachment": st.none() | st.builds(objects.Attachment, names, texts, times),
-        "bind_request": st.none()
-        | st.builds(objects.BindRequest, names, names, st.integers(1, 9), constraints, times),
+        "bind_request": st.none() | st.builds(objects.BindRequest, names, names, st.integers(1, 9), constraints, times),
         "bind_answer": st.none()
         | st.builds(objects.BindAnswer, names, st.sampled_from(["Bound", "Refused"]), texts, texts, texts, times),
         "placement": st.none() | st.builds(objects.Placement, names, st.integers(1, 9), times),
@@ -685,9 +680,7 @@ def status_patch(status: dict[str, Any], before: dict[str, Any]) -> dict[str, An
 
 
 @given(before=devices, after=devices)
-def test_what_is_written_over_an_older_status_reads_as_meant(
-    before: dict[str, Any], after: dict[str, Any]
-) -> None:
+def test_what_is_written_over_an_older_status_reads_as_meant(before: dict[str, Any], after: dict[str, Any]) -> None:
     """B1, B2: the bodies are exact as merge patches, so nothing of an older request or answer survives."""
     status = merged(merged({}, status_patch(before, {})), status_patch(after, before))
     found = read(DEVICE, obj(spec={"className": "a"}, status=status))

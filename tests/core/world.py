@@ -12,9 +12,8 @@ import msgspec
 from journal import events
 from journal.events import Entry, Event
 from reconciler.core.decide import decide
-from reconciler.core.decisions import Decision, Verb
 from reconciler.core.fold import adds_nothing, decode_object, fold
-from reconciler.core.objects import (
+from reconciler.core.model.objects import (
     CLASS,
     DEVICE,
     GPU_NODE,
@@ -43,8 +42,9 @@ from reconciler.core.objects import (
     Settings,
     Vmi,
 )
-from reconciler.core.state import PlacementState
-from reconciler.core.vocabulary import SCHEDULABLE_LABEL, Mode
+from reconciler.core.model.vocabulary import SCHEDULABLE_LABEL, Mode
+from reconciler.core.state.decisions import Decision, Verb
+from reconciler.core.state.placement_state import PlacementState
 
 R = "nvidia.com/GA102"
 NS = "tenant-a"
@@ -108,9 +108,7 @@ class World:
 
     def observation(self, kind: Kind, item: Object, source: str = "watch") -> events.ObjectObserved:
         raw = msgspec.Raw(msgspec.json.encode(item))
-        return events.ObjectObserved(
-            kind.name, item.namespace, item.name, item.uid, item.resource_version, source, raw
-        )
+        return events.ObjectObserved(kind.name, item.namespace, item.name, item.uid, item.resource_version, source, raw)
 
     def gone(self, kind: Kind, namespace: str, name: str) -> None:
         item = self.objects.pop((kind.name, namespace, name))
@@ -183,9 +181,7 @@ class World:
         self.put(GPU_NODE, GpuNode(name=node, uid="", functions=functions, reported_at=self.at))
         self.run()
 
-    def gpu_class(
-        self, name: str = "a10", resource: str = R, mode: Mode = Mode.PASSTHROUGH, **fields: Any
-    ) -> None:
+    def gpu_class(self, name: str = "a10", resource: str = R, mode: Mode = Mode.PASSTHROUGH, **fields: Any) -> None:
         self.put(CLASS, GpuClass(name=name, uid="", resource_name=resource, mode=mode, generation=1, **fields))
 
     def kubevirt(self, *names: str) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 import click
 
 from journal.events import EVENTS
-from reconciler.commands.endings import EXIT_CODES
-from reconciler.core import vocabulary
-from reconciler.core.usage import UsageState
-from reconciler.core.vocabulary import TRANSIENT_REASONS, Reason
+from reconciler.commands.exit_codes import EXIT_CODES
+from reconciler.core.metering.usage_records import UsageState
+from reconciler.core.model import vocabulary
+from reconciler.core.model.vocabulary import TRANSIENT_REASONS, Reason
 from reconciler.main import main
-from reconciler.observe.logs import LOG_FIELDS
-from reconciler.observe.metrics import METRICS
+from reconciler.runtime.observability.logs import LOG_FIELDS
+from reconciler.runtime.observability.metrics import METRICS
 from tests.tidy.source import ROOT
 
 README = ROOT / "README.md"

@@ -11,14 +11,14 @@ from pathlib import Path
 import click
 import pytest
 
-from reconciler.commands import endings
-from reconciler.commands.endings import EXIT_CODES
-from reconciler.core import publish
-from reconciler.core.usage import UsageState
-from reconciler.core.vocabulary import Reason
+from reconciler.billing.prices import load
+from reconciler.commands import exit_codes
+from reconciler.commands.exit_codes import EXIT_CODES
+from reconciler.core.metering.usage_records import UsageState
+from reconciler.core.model.vocabulary import Reason
+from reconciler.core.upkeep import publish
 from reconciler.main import main
-from reconciler.observe import notices
-from reconciler.prices import load
+from reconciler.runtime.observability import event_messages
 from tests.docs.tables import NOTICES, PRICED, README, REASONS, TABLES, commands, rendered
 from tests.tidy.source import ROOT
 
@@ -36,7 +36,7 @@ def test_every_reason_is_explained() -> None:
 
 
 def test_every_exit_code_has_its_meaning() -> None:
-    codes = {value for name, value in vars(endings).items() if name.startswith("EXIT_") and isinstance(value, int)}
+    codes = {value for name, value in vars(exit_codes).items() if name.startswith("EXIT_") and isinstance(value, int)}
     assert set(EXIT_CODES) == codes | {0}
 
 
@@ -48,8 +48,8 @@ def test_every_flag_has_its_help() -> None:
 
 def test_every_reason_of_an_event_is_explained() -> None:
     """N4: decisions' reasons and those of problems stand in `notices`, a class's where its conditions are made."""
-    told = {reason for _, reason in notices._WORDS.values() if reason}
-    problems = {notices.UNMATCHED_BUDGET_KEY, notices.UNREADABLE_BUDGET, notices.UNREADABLE}
+    told = {reason for _, reason in event_messages._WORDS.values() if reason}
+    problems = {event_messages.UNMATCHED_BUDGET_KEY, event_messages.UNREADABLE_BUDGET, event_messages.UNREADABLE}
     source = inspect.getsource(publish._readiness) + inspect.getsource(publish.class_status)
     conditions = set(re.findall(r'"([A-Z][A-Za-z]+)"', source))
     assert set(NOTICES) == told | problems | conditions | {"a reason of a refusal"}

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from reconciler.core.objects import Kind
+from reconciler.core.model.objects import Kind
 
 
 def collection(kind: Kind) -> str:

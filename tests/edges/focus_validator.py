@@ -44,9 +44,7 @@ def install() -> None:
         return
     python = _python()
     if python is None:
-        raise LookupError(
-            f"none of {', '.join(NEWER)} is Python 3.12 or newer; install one, the validator needs it"
-        )
+        raise LookupError(f"none of {', '.join(NEWER)} is Python 3.12 or newer; install one, the validator needs it")
     shutil.rmtree(home(), ignore_errors=True)
     subprocess.run([python, "-m", "venv", str(home())], check=True)
     try:

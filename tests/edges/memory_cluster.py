@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from reconciler.memory import MemoryCluster
+from reconciler.cluster.memory import MemoryCluster
 
 START_MS = 1_700_000_000_000
 

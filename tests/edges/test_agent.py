@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from reconciler.cluster import Unavailable
-from reconciler.core.objects import GPU_NODE, KUBEVIRT, Function
-from reconciler.core.units import same_function
-from reconciler.core.vocabulary import Mode
-from reconciler.memory import Call, Fault, MemoryCluster
+from reconciler.cluster.memory import Call, Fault, MemoryCluster
+from reconciler.cluster.port import Unavailable
+from reconciler.core.capacity.supply import same_function
+from reconciler.core.model.objects import GPU_NODE, KUBEVIRT, Function
+from reconciler.core.model.vocabulary import Mode
 from reconciler.node_agent.agent import Agent, MapError, read_map
 from reconciler.node_agent.inventory import NameMap, report
 from reconciler.node_agent.sysfs import SysfsError, read_bus

@@ -15,21 +15,21 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from reconciler.authority import (
+from reconciler.cluster.memory import Call, Fault, MemoryCluster
+from reconciler.cluster.port import Rejected
+from reconciler.core.model.objects import MUTATING_WEBHOOKS, NAMESPACE, SECRET, VALIDATING_WEBHOOKS
+from reconciler.runtime.certificate_authority import (
     DAY,
     Keyring,
     Lifetimes,
     Pair,
-    Stage,
+    RotationStage,
     advance,
     expiry,
     new_authority,
     new_leaf,
 )
-from reconciler.certificates import CertificateKeeper, read_keyring, service_names, write_keyring
-from reconciler.cluster import Rejected
-from reconciler.core.objects import MUTATING_WEBHOOKS, NAMESPACE, SECRET, VALIDATING_WEBHOOKS
-from reconciler.memory import Call, Fault, MemoryCluster
+from reconciler.runtime.certificates import CertificateKeeper, read_keyring, service_names, write_keyring
 from tests.edges.memory_cluster import HandClock, named
 from webhooks.certificates import Certificates
 
@@ -446,14 +446,14 @@ def test_N6_the_next_authority_waits_for_every_configuration() -> None:
     authority = new_authority(now, LIFETIMES.authority_renew)
     keyring = Keyring(authority=authority, leaf=new_leaf(authority, NAMES, now, LIFETIMES.leaf))
     keyring, stage = advance(keyring, now, NAMES, True, LIFETIMES)
-    assert stage is Stage.NEXT_AUTHORITY
+    assert stage is RotationStage.NEXT_AUTHORITY
     later = now + 10 * LIFETIMES.settle
-    assert advance(keyring, later, NAMES, False, LIFETIMES)[1] is Stage.KEPT
+    assert advance(keyring, later, NAMES, False, LIFETIMES)[1] is RotationStage.KEPT
     keyring, stage = advance(keyring, later, NAMES, True, LIFETIMES)
-    assert stage is Stage.NEXT_TRUSTED
-    assert advance(keyring, later + LIFETIMES.settle - 1, NAMES, True, LIFETIMES)[1] is Stage.KEPT
-    assert advance(keyring, later + LIFETIMES.settle, NAMES, False, LIFETIMES)[1] is Stage.KEPT
-    assert advance(keyring, later + LIFETIMES.settle, NAMES, True, LIFETIMES)[1] is Stage.ROTATED
+    assert stage is RotationStage.NEXT_TRUSTED
+    assert advance(keyring, later + LIFETIMES.settle - 1, NAMES, True, LIFETIMES)[1] is RotationStage.KEPT
+    assert advance(keyring, later + LIFETIMES.settle, NAMES, False, LIFETIMES)[1] is RotationStage.KEPT
+    assert advance(keyring, later + LIFETIMES.settle, NAMES, True, LIFETIMES)[1] is RotationStage.ROTATED
 
 
 def test_N6_an_authority_near_its_end_does_not_sign_without_end() -> None:
@@ -463,7 +463,7 @@ def test_N6_an_authority_near_its_end_does_not_sign_without_end() -> None:
     keyring, _ = advance(Keyring(authority=authority), now, NAMES, False, LIFETIMES)
     assert keyring.leaf is not None and expiry(keyring.leaf.certificate) == expiry(authority.certificate)
     _, stage = advance(keyring, now, NAMES, False, LIFETIMES)
-    assert stage is Stage.NEXT_AUTHORITY
+    assert stage is RotationStage.NEXT_AUTHORITY
 
 
 def test_N6_an_expired_authority_is_replaced_at_once() -> None:
@@ -471,11 +471,11 @@ def test_N6_an_expired_authority_is_replaced_at_once() -> None:
     authority = new_authority(now, DAY)
     keyring = Keyring(authority=authority, leaf=new_leaf(authority, NAMES, now, DAY))
     fresh, stage = advance(keyring, now + 2 * DAY, NAMES, False, LIFETIMES)
-    assert stage is Stage.NEW_AUTHORITY and fresh.authority != authority
+    assert stage is RotationStage.NEW_AUTHORITY and fresh.authority != authority
 
 
 def test_R10_a_key_of_another_kind_is_no_key() -> None:
     now = 1_700_000_000_000
     foreign = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     keyring = Keyring(authority=Pair(new_authority(now, DAY).certificate, foreign))
-    assert advance(keyring, now, NAMES, False, LIFETIMES)[1] is Stage.NEW_AUTHORITY
+    assert advance(keyring, now, NAMES, False, LIFETIMES)[1] is RotationStage.NEW_AUTHORITY

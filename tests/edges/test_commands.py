@@ -21,9 +21,9 @@ from rich.console import Console
 from journal import events
 from journal.sqlite import SqliteJournal
 from journal.store import MemoryJournal
-from reconciler import replay
-from reconciler.core.decisions import Action
-from reconciler.demo import demo
+from reconciler.core.state.decisions import Action
+from reconciler.debugging import replay
+from reconciler.demo.story import demo
 from reconciler.main import main
 from tests.tidy.source import ROOT
 

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from journal import events
 from journal.events import Entry
 from journal.store import JournalPruned, MemoryJournal
+from reconciler.billing.export import COLUMNS, row, usage, write_csv, write_jsonl
+from reconciler.billing.external_sort import ExternalSort
 from reconciler.core import snapshot
 from reconciler.core.fold import fold
-from reconciler.core.objects import DEVICE, KINDS, NODE, POD, VMI
-from reconciler.core.state import PlacementState
-from reconciler.core.usage import Record
-from reconciler.export import COLUMNS, row, usage, write_csv, write_jsonl
-from reconciler.spool import Spool
+from reconciler.core.metering.usage_records import Record
+from reconciler.core.model.objects import DEVICE, KINDS, NODE, POD, VMI
+from reconciler.core.state.placement_state import PlacementState
 from tests.core.test_usage_twin import SETTLE, Story, check_no_overlap, play, used
 from tests.core.world import NS, R
 
@@ -90,9 +90,7 @@ def test_u2_a_replica_that_was_down_adds_what_it_saw_and_no_doubles(seed: int, s
 
 @given(seed=st.integers(0, 2**32), steps=st.integers(2, 30), data=st.data())
 @settings(max_examples=100, deadline=None)
-def test_u2_a_replica_that_returns_invents_nothing_beside_one_that_stayed(
-    seed: int, steps: int, data: Any
-) -> None:
+def test_u2_a_replica_that_returns_invents_nothing_beside_one_that_stayed(seed: int, steps: int, data: Any) -> None:
     """U2: alone it overlaps nothing; together with the other it changes nothing."""
     world = play(seed, steps)
     ready = 25
@@ -246,9 +244,7 @@ def test_c50_a_guest_shutdown_ends_the_bound_interval() -> None:
     world.change(VMI, NS, "vm", phase="Succeeded")
     world.wait(10)
     found = export(journal_of(world.entries))
-    assert [
-        (str(one.state), one.vmi, one.end - one.start, one.open) for one in found if one.kind == "GPUDevice"
-    ] == [
+    assert [(str(one.state), one.vmi, one.end - one.start, one.open) for one in found if one.kind == "GPUDevice"] == [
         ("bound", "vm", 10_000, False),
         ("held", "", 10_000, True),
     ]
@@ -276,9 +272,7 @@ def test_r7_a_forged_launcher_is_billed_as_raw_from_its_start() -> None:
     """R7, U1b: owner and labels of a VMI that does not list it."""
     world = story()
     vmi = world.vmi("vm")
-    pod = world.pod(
-        "forged", "n1", 1, vmi_name="vm", vmi_uid=vmi.uid, launcher=True, started=world.at - 5_000
-    )
+    pod = world.pod("forged", "n1", 1, vmi_name="vm", vmi_uid=vmi.uid, launcher=True, started=world.at - 5_000)
     world.wait(59)
     assert export(journal_of(world.entries))[0].uid == pod.uid, "settled at 64 s"
     (raw,) = export(journal_of(world.entries))
@@ -440,11 +434,11 @@ def test_u3_a_year_is_sorted_on_disk() -> None:
     world = play(11, 30)
     found = export(journal_of(world.entries))
     shuffled = random.Random(1).sample(found, len(found))
-    with Spool(Record, lambda one: (one.start, one.id), run_records=3) as spool:
+    with ExternalSort(Record, lambda one: (one.start, one.id), run_records=3) as sorter:
         for record in shuffled:
-            spool.add(record)
-        assert len(spool._files) == len(found) // 3
-        assert list(spool) == sorted(found, key=lambda one: (one.start, one.id))
+            sorter.add(record)
+        assert len(sorter._files) == len(found) // 3
+        assert list(sorter) == sorted(found, key=lambda one: (one.start, one.id))
 
 
 def test_u1_states_of_a_lost_and_returned_device() -> None:

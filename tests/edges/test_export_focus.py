@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from journal import events
 from journal.store import MemoryJournal
-from reconciler.core.objects import DEVICE, KINDS, POD
-from reconciler.core.usage import UsageState
-from reconciler.focus import COLUMNS, PRICED_COLUMNS, Issuer, month_of, write_focus
-from reconciler.prices import PriceBook, PriceBookError, load
-from reconciler.statement import CLOSE_AFTER_MILLISECONDS, Charge, closes_at, corrections, statement
+from reconciler.billing.focus import COLUMNS, PRICED_COLUMNS, Issuer, month_of, write_focus
+from reconciler.billing.prices import PriceBook, PriceBookError, load
+from reconciler.billing.statement import CLOSE_AFTER_MILLISECONDS, Charge, closes_at, corrections, statement
+from reconciler.core.metering.usage_records import UsageState
+from reconciler.core.model.objects import DEVICE, KINDS, POD
 from tests.core.test_usage_twin import SETTLE, Story, play
 from tests.core.world import NS
 from tests.edges import focus_validator
@@ -83,9 +83,7 @@ def all_states() -> list[Charge]:
     raise AssertionError("no story holds every state")
 
 
-@pytest.mark.skipif(
-    not focus_validator.installed() and not focus_validator.required(), reason=focus_validator.REASON
-)
+@pytest.mark.skipif(not focus_validator.installed() and not focus_validator.required(), reason=focus_validator.REASON)
 @pytest.mark.parametrize("priced", [True, False])
 def test_u3_the_public_validator_passes_for_the_version_we_claim(priced: bool, tmp_path: Path) -> None:
     """U3: FOCUS 1.2, with and without prices, corrections among the rows."""
@@ -105,8 +103,7 @@ def test_u3_what_is_held_and_running_is_used_and_what_is_idle_is_not() -> None:
     found = {(row["x_UsageState"], row["CapacityReservationStatus"]) for row in table(focus(all_states()))}
     assert found == {("held", "Unused"), ("bound", "Used"), ("lost", "Unused"), ("raw", "")}
     assert all(
-        bool(row["CapacityReservationId"]) == (row["x_UsageState"] != "raw")
-        for row in table(focus(all_states()))
+        bool(row["CapacityReservationId"]) == (row["x_UsageState"] != "raw") for row in table(focus(all_states()))
     )
 
 
@@ -138,11 +135,7 @@ def test_u3_months_and_price_changes_cut_a_charge(tmp_path: Path) -> None:
     world.ready(("n1", 4))
     world.order("d1")
     world.wait(40)
-    text = (
-        "currency: EUR\nprices:\n  a10:\n"
-        '    - {from: 2025-01-01, held: "1"}\n'
-        '    - {from: 2026-01-01, held: "2"}\n'
-    )
+    text = 'currency: EUR\nprices:\n  a10:\n    - {from: 2025-01-01, held: "1"}\n    - {from: 2026-01-01, held: "2"}\n'
     rows = table(focus([Charge(one) for one in export(journal_of(world.entries))], book(tmp_path, text)))
     assert [(row["ChargePeriodStart"], row["ChargePeriodEnd"], row["ListUnitPrice"]) for row in rows] == [
         ("2025-12-31T23:59:50Z", "2026-01-01T00:00:00Z", "1.0"),
@@ -260,17 +253,13 @@ def test_u3_a_missing_file_and_a_missing_price_are_told(tmp_path: Path) -> None:
     world.order("d1")
     world.wait(10)
     charges = [Charge(one) for one in export(journal_of(world.entries))]
-    with pytest.raises(
-        PriceBookError, match=r"no price for 'a10' held on 1970-01-01; add `held` under prices.a10"
-    ):
+    with pytest.raises(PriceBookError, match=r"no price for 'a10' held on 1970-01-01; add `held` under prices.a10"):
         focus(charges, late)
 
 
 def test_u3_a_price_never_passes_through_a_float(tmp_path: Path) -> None:
     """U3: as written in the file, quoted or not."""
-    found = book(
-        tmp_path, "currency: EUR\nprices: {a: [{from: 2026-01-01, held: 0.1000000000000000055511151231}]}"
-    )
+    found = book(tmp_path, "currency: EUR\nprices: {a: [{from: 2026-01-01, held: 0.1000000000000000055511151231}]}")
     ((_, _, price),) = found.spans("a", UsageState.HELD, 1_767_225_600_000, 1_767_225_600_001)
     assert price.per_unit_hour == Decimal("0.1000000000000000055511151231")
 

@@ -10,9 +10,9 @@ import duckdb
 import msgspec
 import pytest
 
-from reconciler.core.usage import Record
-from reconciler.export import COLUMNS
-from reconciler.parquet import DAY_MILLISECONDS, ParquetMissing, write_parquet
+from reconciler.billing.export import COLUMNS
+from reconciler.billing.parquet import DAY_MILLISECONDS, ParquetMissing, write_parquet
+from reconciler.core.metering.usage_records import Record
 from tests.core.test_usage_twin import play
 from tests.edges.test_export import export, journal_of
 
@@ -71,16 +71,13 @@ def test_u3_a_day_written_again_is_the_same_file(tmp_path: Path) -> None:
     write_parquet(records, tmp_path / "b", cluster="c1")
     files = {
         directory: {
-            str(path.relative_to(tmp_path / directory)): path.read_bytes()
-            for path in files_of(tmp_path, directory)
+            str(path.relative_to(tmp_path / directory)): path.read_bytes() for path in files_of(tmp_path, directory)
         }
         for directory in ("a", "b")
     }
     assert files["a"] == files["b"]
     assert sorted(files["a"]) == ["day=2025-12-31/c1.parquet", "day=2026-01-01/c1.parquet"]
-    ((rows, ids),) = rows_of(
-        f"select count(*), count(distinct id) from read_parquet('{tmp_path}/a/*/*.parquet')"
-    )
+    ((rows, ids),) = rows_of(f"select count(*), count(distinct id) from read_parquet('{tmp_path}/a/*/*.parquet')")
     assert rows == ids
 
 

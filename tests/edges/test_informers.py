@@ -21,16 +21,16 @@ from journal.events import (
     ObjectUnreadable,
     ReportSilenced,
 )
-from reconciler.cluster import Cluster, Unavailable
-from reconciler.core import wire
+from reconciler.cluster.cache import ObjectCache
+from reconciler.cluster.credentials import Credentials
+from reconciler.cluster.informer import ABSENCES, Informer
+from reconciler.cluster.informers import InformerEnded, Informers, Timing
+from reconciler.cluster.kube import KubeCluster
+from reconciler.cluster.port import Cluster, Unavailable
 from reconciler.core.fold import fold
-from reconciler.core.objects import CLASS, DEVICE, GPU_NODE, KINDS, NODE, POD, RELEASE, SETTINGS, VMI, Key, Kind
-from reconciler.core.state import PlacementState
-from reconciler.credentials import Credentials
-from reconciler.informer import ABSENCES, Informer
-from reconciler.informers import InformerEnded, Informers, Timing
-from reconciler.kube import KubeCluster
-from reconciler.sightings import Sightings
+from reconciler.core.model import wire
+from reconciler.core.model.objects import CLASS, DEVICE, GPU_NODE, KINDS, NODE, POD, RELEASE, SETTINGS, VMI, Key, Kind
+from reconciler.core.state.placement_state import PlacementState
 from tests.edges.fake_api import FakeApi, collection, refusal
 from tests.edges.manual_time import ManualTime
 
@@ -446,13 +446,13 @@ def listing(version: str, *bodies: bytes) -> wire.Listed:
     )
 
 
-def sightings(kind: Kind = DEVICE) -> tuple[Sightings, list[Event]]:
+def cache(kind: Kind = DEVICE) -> tuple[ObjectCache, list[Event]]:
     told: list[Event] = []
-    return Sightings(kind, told.append, report_stale_seconds=STALE_SECONDS), told
+    return ObjectCache(kind, told.append, report_stale_seconds=STALE_SECONDS), told
 
 
 def test_B6_a_watch_that_lags_behind_a_read_takes_nothing_back() -> None:
-    seen, told = sightings()
+    seen, told = cache()
     seen.list_begins()
     seen.listed(listing("10", device(version="10")), 0, 0)
     address = ("tenant-a", "d")
@@ -465,7 +465,7 @@ def test_B6_a_watch_that_lags_behind_a_read_takes_nothing_back() -> None:
 
 
 def test_R10_what_a_read_found_gone_does_not_come_back_from_a_lagging_watch_or_list() -> None:
-    seen, told = sightings()
+    seen, told = cache()
     seen.list_begins()
     seen.listed(listing("10", device()), 0, 0)
     seen.list_begins()
@@ -478,7 +478,7 @@ def test_R10_what_a_read_found_gone_does_not_come_back_from_a_lagging_watch_or_l
 
 
 def test_B6_a_list_overtaken_by_a_read_loses_nothing() -> None:
-    seen, told = sightings()
+    seen, told = cache()
     seen.list_begins()
     seen.read(("tenant-a", "d"), wire.decode_object(DEVICE, device(version="12", count=2)), 0, 0)
     seen.read(("tenant-a", "e"), wire.decode_object(DEVICE, device("e", "u2", "13")), 0, 0)
@@ -491,7 +491,7 @@ def test_B6_a_list_overtaken_by_a_read_loses_nothing() -> None:
 
 
 def test_J5_a_list_beside_the_watch_adds_what_it_knows_and_revives_nothing() -> None:
-    seen, told = sightings()
+    seen, told = cache()
     seen.told(line("ADDED", device(version="5")), 0, 0)
     seen.told(line("ADDED", device("e", "u2", "6")), 0, 0)
     seen.list_begins()
@@ -518,14 +518,14 @@ async def test_J5_a_new_leader_catches_up_on_a_watch_that_lags(cluster: KubeClus
 
 
 def test_R10_a_late_delete_of_the_old_object_changes_nothing() -> None:
-    seen, told = sightings()
+    seen, told = cache()
     seen.told(line("ADDED", device(uid="new")), 0, 0)
     seen.told(line("DELETED", device(uid="old", version="11")), 0, 0)
     assert [summary(event) for event in told] == ["watch d new"]
 
 
 def test_R10_an_object_that_becomes_unreadable_keeps_its_identity() -> None:
-    seen, told = sightings()
+    seen, told = cache()
     seen.told(line("ADDED", device()), 0, 0)
     nameless = b'{"metadata":{"name":"d","namespace":"tenant-a","uid":7,"resourceVersion":"11"}}'
     seen.told(line("MODIFIED", nameless), 0, 0)
@@ -546,7 +546,7 @@ def report(at: str, name: str = "n1", **function: Any) -> Any:
 
 def test_R5_a_report_falls_silent_by_our_own_clock_and_its_return_is_told() -> None:
     """J3: reports that only say "still here" make no events; the clocks of nodes do not matter."""
-    seen, told = sightings(GPU_NODE)
+    seen, told = cache(GPU_NODE)
     seen.told(report("2020-01-01T00:00:10Z"), 0.0, 0)
     seen.told(report("2020-01-01T00:00:20Z"), 100.0, 0)
     seen.silence(219.0)
@@ -563,7 +563,7 @@ def test_R5_a_report_falls_silent_by_our_own_clock_and_its_return_is_told() -> N
 
 
 def test_R5_a_silent_node_stays_silent_over_a_restart() -> None:
-    seen, told = sightings(GPU_NODE)
+    seen, told = cache(GPU_NODE)
     old = report("2020-01-01T00:00:10Z").object
     other = report("2020-01-01T00:00:10Z", "n2").object
     seen.seed([old, other], [], ["n1"], 0.0)
@@ -578,7 +578,7 @@ def test_R5_a_silent_node_stays_silent_over_a_restart() -> None:
 
 
 def test_R5_a_report_that_is_deleted_or_broken_is_not_waited_for() -> None:
-    seen, told = sightings(GPU_NODE)
+    seen, told = cache(GPU_NODE)
     seen.told(report("2020-01-01T00:00:10Z"), 0.0, 0)
     seen.told(report("2020-01-01T00:00:20Z", healthy="yes"), 1.0, 0)
     seen.told(report("2020-01-01T00:00:30Z", "n2"), 2.0, 0)

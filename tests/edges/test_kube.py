@@ -16,7 +16,9 @@ from aiohttp import web
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import incluster_config
 
-from reconciler.cluster import (
+from reconciler.cluster.credentials import ClusterConfigError, Credentials
+from reconciler.cluster.kube import MAX_RETRY_AFTER_SECONDS, KubeCluster
+from reconciler.cluster.port import (
     AlreadyExists,
     Cluster,
     ClusterError,
@@ -29,9 +31,7 @@ from reconciler.cluster import (
     Unauthorized,
     Unavailable,
 )
-from reconciler.core.objects import DEVICE, LEASE, NODE, RELEASE, SETTINGS, VMI, Kind
-from reconciler.credentials import ClusterConfigError, Credentials
-from reconciler.kube import MAX_RETRY_AFTER_SECONDS, KubeCluster
+from reconciler.core.model.objects import DEVICE, LEASE, NODE, RELEASE, SETTINGS, VMI, Kind
 from tests.edges.fake_api import FakeApi, refusal
 
 

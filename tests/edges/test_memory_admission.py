@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.cluster import AlreadyExists, Conflict, NotFound, Rejected
-from reconciler.core.objects import DEVICE, POD, SETTINGS, VMI
-from reconciler.memory import MemoryCluster, Webhook
+from reconciler.cluster.memory import MemoryCluster, Webhook
+from reconciler.cluster.port import AlreadyExists, Conflict, NotFound, Rejected
+from reconciler.core.model.objects import DEVICE, POD, SETTINGS, VMI
 from tests.edges.memory_cluster import cluster, device, named, read
 
 Review = dict[str, Any]

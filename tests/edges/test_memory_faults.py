@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from reconciler.cluster import Conflict, Unavailable
-from reconciler.core.objects import DEVICE, Key
-from reconciler.memory import Call, Fault, MemoryCluster
+from reconciler.cluster.memory import Call, Fault, MemoryCluster
+from reconciler.cluster.port import Conflict, Unavailable
+from reconciler.core.model.objects import DEVICE, Key
 from tests.edges.memory_cluster import cluster, device, read, settle
 
 
@@ -70,7 +70,7 @@ async def test_a_delayed_answer_is_of_a_write_that_is_done(api: MemoryCluster) -
     write = hold(api)
     await settle()
     assert phase(api) == "Held" and not write.done()
-    api.fate.release_all()
+    api.fault_injector.release_all()
     await write
 
 

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from reconciler.cluster import (
-    AlreadyExists,
-    Conflict,
-    KindMissing,
-    NotFound,
-    Preconditions,
-    Rejected,
-)
-from reconciler.core.objects import ACCESS_REVIEW, CLASS, DEVICE, NAMESPACE, NODE, POD, SETTINGS, VMI
-from reconciler.memory import MemoryCluster
-from reconciler.memory.documents import merge_patch
+from reconciler.cluster.memory import MemoryCluster
+from reconciler.cluster.memory.json_objects import merge_patch
+from reconciler.cluster.port import AlreadyExists, Conflict, KindMissing, NotFound, Preconditions, Rejected
+from reconciler.core.model.objects import ACCESS_REVIEW, CLASS, DEVICE, NAMESPACE, NODE, POD, SETTINGS, VMI
 from tests.edges.memory_cluster import cluster, device, named, read, version
 
 

@@ -7,10 +7,10 @@ import asyncio
 import msgspec
 import pytest
 
-from reconciler.cluster import Expired, KindMissing, Rejected, Unavailable
-from reconciler.core import wire
-from reconciler.core.objects import NODE, SETTINGS
-from reconciler.memory import Call, Fault, MemoryCluster
+from reconciler.cluster.memory import Call, Fault, MemoryCluster
+from reconciler.cluster.port import Expired, KindMissing, Rejected, Unavailable
+from reconciler.core.model import wire
+from reconciler.core.model.objects import NODE, SETTINGS
 from tests.edges.memory_cluster import Collected, HandClock, named, read, settle
 
 

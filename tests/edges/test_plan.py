@@ -9,9 +9,10 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reconciler.core import checks, snapshot
-from reconciler.core.checks import Order, Start
-from reconciler.core.objects import (
+from reconciler.core import snapshot
+from reconciler.core.admission import checks
+from reconciler.core.admission.checks import Order, Start
+from reconciler.core.model.objects import (
     CLASS,
     DEVICE,
     KUBEVIRT,
@@ -24,11 +25,11 @@ from reconciler.core.objects import (
     Taint,
     Toleration,
 )
-from reconciler.core.references import TemplateReference
-from reconciler.core.vocabulary import DEVICE_FINALIZER, Outcome, Phase, Reason
-from reconciler.foresight import drain as drains
-from reconciler.foresight import plan as plans
-from reconciler.foresight.plan import Plan
+from reconciler.core.model.references import TemplateReference
+from reconciler.core.model.vocabulary import DEVICE_FINALIZER, Outcome, Phase, Reason
+from reconciler.debugging.planning import drain as drains
+from reconciler.debugging.planning import plan as plans
+from reconciler.debugging.planning.plan import Plan
 from tests.core.world import NS, R, World
 
 CLASSES = ("a10", "a10-small", "gone")

@@ -16,11 +16,11 @@ from click.testing import CliRunner, Result
 
 from journal.sqlite import SqliteJournal
 from journal.store import MemoryJournal
-from reconciler.cluster import KindMissing, Rejected
-from reconciler.commands.endings import EXIT_CLUSTER, EXIT_DIFFERS
+from reconciler.cluster.port import KindMissing, Rejected
+from reconciler.commands.exit_codes import EXIT_CLUSTER, EXIT_DIFFERS
 from reconciler.commands.manifests import ManifestError, plan_all, read
 from reconciler.commands.plan import plan_command
-from reconciler.core.objects import (
+from reconciler.core.model.objects import (
     CLASS,
     DEVICE,
     GPU_NODE,
@@ -33,7 +33,7 @@ from reconciler.core.objects import (
     Function,
     Settings,
 )
-from reconciler.core.vocabulary import (
+from reconciler.core.model.vocabulary import (
     API_VERSION,
     DEVICES_ANNOTATION,
     DEVICES_LABEL,
@@ -42,10 +42,10 @@ from reconciler.core.vocabulary import (
     TENANT_KIND_LABEL,
     RawNamePolicy,
 )
-from reconciler.embedded import NAMESPACE
-from reconciler.foresight.live import read_state
-from reconciler.foresight.plan import Outcome
-from reconciler.stage import Stage
+from reconciler.debugging.planning.live import read_state
+from reconciler.debugging.planning.plan import Outcome
+from reconciler.demo.embedded import NAMESPACE
+from reconciler.demo.environment import Environment
 from tests.core.world import NS, R, World
 from tests.edges.fake_api import FakeApi, collection
 
@@ -261,63 +261,63 @@ def test_p2_a_drain_is_a_table_and_ends_with_one_where_something_fits_nowhere(tm
 # A live cluster
 
 
-async def _stage() -> Stage:
-    stage = Stage(settings={"raw_name_policy": RawNamePolicy.FORBIDDEN})
-    await stage.open()
-    players = stage.players
+async def _env() -> Environment:
+    env = Environment(settings={"raw_name_policy": RawNamePolicy.FORBIDDEN})
+    await env.open()
+    ecosystem = env.ecosystem
     for name, units in (("n1", 2), ("n2", 4)):
-        await players.add_node(name, {R: units})
+        await ecosystem.add_node(name, {R: units})
         functions = [Function(id=f"0000:{i}:00.0", stable_id=f"{name}-{i}", resource_name=R) for i in range(units)]
-        await players.report(name, functions)
-    await players.kubevirt({R: "10DE:2236"})
-    await players.gpu_class("a10", R)
-    await players.tenant("a", quotas={R: "4"})
-    await stage.add_replica(MemoryJournal(), "binder-0")
-    await stage.later(3)
-    return stage
+        await ecosystem.report(name, functions)
+    await ecosystem.kubevirt({R: "10DE:2236"})
+    await ecosystem.gpu_class("a10", R)
+    await ecosystem.tenant("a", quotas={R: "4"})
+    await env.add_replica(MemoryJournal(), "binder-0")
+    await env.later(3)
+    return env
 
 
 async def test_b2_a_plan_on_a_live_cluster_is_what_then_happens_there(tmp_path: Path) -> None:
     """Read by lists alone: the accounts are the replica's; the planned node is the one the VM then gets, and the
     planned blocker is the refusal (C10)."""
-    stage = await _stage()
-    await stage.do(stage.players.order(NS, "mine", "a10", 1))
-    await stage.settle()
+    env = await _env()
+    await env.do(env.ecosystem.order(NS, "mine", "a10", 1))
+    await env.settle()
     references: list[Any] = [{"device": "mine"}, {"template": {"className": "a10", "count": 2}}]
     wanted = read((write(tmp_path / "vm.yaml", machine("vm", references), machine("more", references[1:])),), None)
-    state = await read_state(stage.cluster, Settings(namespace=NAMESPACE), now=stage.time.clock())
-    assert stage.leader is not None
-    assert state.accounts == stage.leader.state.accounts
+    state = await read_state(env.cluster, Settings(namespace=NAMESPACE), now=env.time.clock())
+    assert env.leader is not None
+    assert state.accounts == env.leader.state.accounts
     assert state.settings.raw_name_policy is RawNamePolicy.FORBIDDEN
     first, second = plan_all(state, wanted)
     assert (first.node, second.outcome) == ("n2", Outcome.BLOCKED)
 
-    await stage.do(stage.players.vmi(NS, "vm", ["mine", {"className": "a10", "count": 2}]))
-    await stage.settle()
-    assert (stage.cluster.peek(VMI, NS, "vm") or {})["status"]["nodeName"] == first.node
+    await env.do(env.ecosystem.vmi(NS, "vm", ["mine", {"className": "a10", "count": 2}]))
+    await env.settle()
+    assert (env.cluster.peek(VMI, NS, "vm") or {})["status"]["nodeName"] == first.node
     with pytest.raises(Rejected) as refused:
-        await stage.do(stage.players.vmi(NS, "more", [{"className": "a10", "count": 2}]))
+        await env.do(env.ecosystem.vmi(NS, "more", [{"className": "a10", "count": 2}]))
     assert f"{second.blockers[0].reason}: {second.blockers[0].message}" in str(refused.value)
-    await stage.close()
+    await env.close()
 
 
 async def test_n8_a_kind_that_is_not_installed_is_known_as_missing_and_ours_is_asked_for() -> None:
-    stage = await _stage()
-    stage.cluster.uninstall_kind(KUBEVIRT)
-    state = await read_state(stage.cluster, Settings(namespace=NAMESPACE), now=stage.time.clock())
+    env = await _env()
+    env.cluster.uninstall_kind(KUBEVIRT)
+    state = await read_state(env.cluster, Settings(namespace=NAMESPACE), now=env.time.clock())
     assert state.missing == {KUBEVIRT.name} and state.synced
-    stage.cluster.uninstall_kind(CLASS)
+    env.cluster.uninstall_kind(CLASS)
     with pytest.raises(KindMissing):
-        await read_state(stage.cluster, Settings(namespace=NAMESPACE), now=stage.time.clock())
-    await stage.close()
+        await read_state(env.cluster, Settings(namespace=NAMESPACE), now=env.time.clock())
+    await env.close()
 
 
 async def test_r5_a_report_too_old_to_speak_is_silent_in_a_live_state() -> None:
-    stage = await _stage()
-    late = stage.time.clock() + Settings().report_stale + 1000
-    state = await read_state(stage.cluster, Settings(namespace=NAMESPACE), now=late)
+    env = await _env()
+    late = env.time.clock() + Settings().report_stale + 1000
+    state = await read_state(env.cluster, Settings(namespace=NAMESPACE), now=late)
     assert state.silent == {"n1", "n2"}
-    await stage.close()
+    await env.close()
 
 
 async def test_j7_the_live_cluster_is_read_through_a_kubeconfig(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.certificates import CertificateKeeper
-from reconciler.cluster import AlreadyExists, NotFound
-from reconciler.core import wire
-from reconciler.core.objects import (
+from reconciler.cluster.kube import KubeCluster
+from reconciler.cluster.port import AlreadyExists, NotFound
+from reconciler.core.model import wire
+from reconciler.core.model.objects import (
     CLASS,
     DEVICE,
     EVENT,
@@ -30,12 +30,12 @@ from reconciler.core.objects import (
     GpuNode,
     Kind,
 )
-from reconciler.core.vocabulary import DEVICE_FINALIZER
-from reconciler.kube import KubeCluster
+from reconciler.core.model.vocabulary import DEVICE_FINALIZER
 from reconciler.node_agent.agent import Agent
-from reconciler.observe.announce import Announcer
-from reconciler.observe.notices import WARNING, Notice, Regarding
-from reconciler.uninstall import Uninstalled, uninstall
+from reconciler.runtime.certificates import CertificateKeeper
+from reconciler.runtime.observability.event_messages import WARNING, Notice, Regarding
+from reconciler.runtime.observability.event_recorder import EventRecorder
+from reconciler.runtime.uninstall import Uninstalled, uninstall
 from tests.edges.memory_cluster import named
 from tests.edges.test_agent import A10, FakeSysfs
 from tests.realserver.controlplane import ControlPlane
@@ -87,19 +87,19 @@ async def test_N4_the_api_server_takes_events_their_repetition_and_those_on_clus
 ) -> None:
     device = read(await cluster.create(DEVICE, NS, typed(DEVICE, "told", spec={"className": "a10"})))
     regarding = Regarding(DEVICE, NS, "told", device["metadata"]["uid"])
-    announcer = Announcer(cluster, identity="gpu-binder-0", clock=clock)
+    event_recorder = EventRecorder(cluster, identity="gpu-binder-0", clock=clock)
     refused = Notice(regarding, WARNING, "RefuseOrder", "NoFreeUnits", "ü" * 2_000)
     on_class = Notice(Regarding(CLASS, "", "edges-class", "u"), WARNING, "SetPermitted", "NotListed", "not listed")
     for _ in range(2):
         for notice in (refused, refused, on_class):
-            announcer._put(notice, clock())
-        await announcer.flush()
+            event_recorder._put(notice, clock())
+        await event_recorder.flush()
     found = [one for one in read(await cluster.list(EVENT, namespace=NS))["items"] if one["reason"] == "NoFreeUnits"]
     assert [one["series"]["count"] for one in found] == [4]
     told = control_plane.kubectl("-n", NS, "describe", "gpudevice", "told").stdout
     assert "NoFreeUnits" in told
     events = read(await cluster.list(EVENT, namespace="default"))["items"]
-    assert [one["series"]["count"] for one in events if one["regarding"]["name"] == "edges-class"] == [2]
+    assert [one["series"]["count"] for one in events if one["regarding"].get("name") == "edges-class"] == [2]
     await cluster.delete(DEVICE, NS, "told")
 
 

@@ -18,19 +18,20 @@ from hypothesis import strategies as st
 from journal import events
 from journal.sqlite import SqliteJournal
 from journal.store import Journal, MemoryJournal
-from reconciler import explain, replay
-from reconciler.commands.endings import EXIT_OUTPUT
+from reconciler.commands.exit_codes import EXIT_OUTPUT
 from reconciler.commands.report import report_command
 from reconciler.core import snapshot
-from reconciler.core.objects import DEVICE, NODE, POD, VMI
-from reconciler.core.placement import Verdict
-from reconciler.core.vocabulary import Phase
-from reconciler.core.wanted import WantedStart
-from reconciler.picture.gather import gather
-from reconciler.picture.marks import groups
-from reconciler.picture.page import page
-from reconciler.picture.series import Noted, Series, Span, assign_lanes
-from reconciler.picture.shapes import Bar, Bounds, Picture
+from reconciler.core.admission.placement import Verdict
+from reconciler.core.model.objects import DEVICE, NODE, POD, VMI
+from reconciler.core.model.start_request import StartRequest
+from reconciler.core.model.vocabulary import Phase
+from reconciler.debugging import explain
+from reconciler.debugging.report.build import build
+from reconciler.debugging.report.incidents import groups
+from reconciler.debugging.report.page import page
+from reconciler.debugging.report.page_data import Bar, Bounds, ReportData
+from reconciler.debugging.report.series import Noted, Series, Span, assign_lanes
+from reconciler.runtime import restore
 from tests.core.world import NS, R, World
 
 HOSTILE = "</script><img src=x onerror=\"window.hacked=1\"><a href='https://example.org'>%{x} ${y} &amp;"
@@ -45,7 +46,7 @@ def journal_of(world: World, journal: Journal | None = None) -> Journal:
 
 def refused(world: World, message: str, *templates: tuple[str, int], name: str = "vm") -> None:
     """A webhook of this replica says no."""
-    wanted = msgspec.Raw(msgspec.json.encode(WantedStart(templates=templates)))
+    wanted = msgspec.Raw(msgspec.json.encode(StartRequest(templates=templates)))
     world.tell(events.AdmissionRefused(VMI.name, NS, name, "review", "NoFreeUnits", message, wanted))
 
 
@@ -73,8 +74,8 @@ def story() -> World:
     return world
 
 
-def bars(picture: Picture, name: str) -> list[Bar]:
-    return sorted((bar for bar in picture.bars if bar.name == name), key=lambda bar: bar.start)
+def bars(data: ReportData, name: str) -> list[Bar]:
+    return sorted((bar for bar in data.bars if bar.name == name), key=lambda bar: bar.start)
 
 
 # The picture
@@ -83,28 +84,28 @@ def bars(picture: Picture, name: str) -> list[Bar]:
 def test_j7_who_held_which_units_from_when_to_when() -> None:
     """A device bound, lost and returned is three bars without a gap; raw use is one of its own (P4, R8)."""
     world = story()
-    picture = gather(journal_of(world))
-    held = bars(picture, "d1")
+    data = build(journal_of(world))
+    held = bars(data, "d1")
     assert [(bar.kind, bar.node, bar.units, bar.vmi) for bar in held] == [
         ("bound", "n1", 2, "vm"),
         ("lost", "n1", 2, "vm"),
         ("bound", "n1", 2, "vm"),
     ]
     assert held[0].end == held[1].start and held[1].end == held[2].start
-    assert held[2].open and held[2].end == picture.end == world.at
-    (raw,) = bars(picture, "raw")
+    assert held[2].open and held[2].end == data.end == world.at
+    (raw,) = bars(data, "raw")
     assert (raw.kind, raw.node, raw.units, raw.open) == ("raw", "n2", 3, False)
-    assert {bar.name for bar in picture.bars} == {"d1", "raw"}
+    assert {bar.name for bar in data.bars} == {"d1", "raw"}
 
 
 def test_j7_units_over_time_are_the_accounts_of_the_state_at_any_moment() -> None:
     """R9: at every time a series has a point, it says what a replay to that time says."""
     journal = journal_of(story())
-    picture = gather(journal)
-    times = sorted({at for points in picture.series.values() for at, _ in points})
+    data = build(journal)
+    times = sorted({at for points in data.series.values() for at, _ in points})
     for at in times:
-        state = replay.state_at(journal, at=at)
-        for (node, name), points in picture.series.items():
+        state = restore.state_at(journal, at=at)
+        for (node, name), points in data.series.items():
             served, placed, raw, free = [value for when, value in points if when <= at][-1]
             units = state.units_on(node, name)
             assert (None if served < 0 else served, placed, raw, free) == (
@@ -113,7 +114,7 @@ def test_j7_units_over_time_are_the_accounts_of_the_state_at_any_moment() -> Non
                 units.raw,
                 units.free,
             )
-        total = [value for when, value in picture.totals[R] if when <= at][-1]
+        total = [value for when, value in data.totals[R] if when <= at][-1]
         found = [state.units_on(node, R) for node in ("n1", "n2")]
         assert total[1:4] == (
             sum(units.placed for units in found),
@@ -128,43 +129,43 @@ def test_r5_a_node_that_does_not_say_is_unknown_and_not_zero() -> None:
     world.later(5)
     world.change(NODE, "", "n1", ready=False)
     world.later(5)
-    picture = gather(journal_of(world))
-    assert picture.series[("n1", R)][-1][1][0] == -1
-    assert picture.totals[R][-1][1] == (0, 0, 0, 0, 0, 1)
+    data = build(journal_of(world))
+    assert data.series[("n1", R)][-1][1][0] == -1
+    assert data.totals[R][-1][1] == (0, 0, 0, 0, 0, 1)
 
 
 def test_j7_marks_are_refusals_losses_and_returns_with_their_reasons() -> None:
     """A waiting order that is refused anew with other numbers is one mark."""
     world = story()
-    picture = gather(journal_of(world))
-    marks = [(mark.kind, mark.action, mark.subject, mark.node) for mark in picture.marks]
-    assert marks == [
+    data = build(journal_of(world))
+    incidents = [(incident.kind, incident.action, incident.subject, incident.node) for incident in data.incidents]
+    assert incidents == [
         ("refused", "RefuseOrder", f"{NS}/waits", ""),
         ("refused", "Refuse", f"{NS}/refused", ""),
         ("lost", "Lose", f"{NS}/d1", "n1"),
         ("returned", "Restore", f"{NS}/d1", "n1"),
     ]
-    assert all(mark.resources == (R,) for mark in picture.marks)
-    assert picture.counts == {"refused": 2, "lost": 1, "returned": 1}
-    assert picture.reasons == {"NoFreeUnits": 2}
+    assert all(incident.resources == (R,) for incident in data.incidents)
+    assert data.counts == {"refused": 2, "lost": 1, "returned": 1}
+    assert data.reasons == {"NoFreeUnits": 2}
 
 
 def test_j7_each_explanation_is_the_one_explain_gives_for_that_entry() -> None:
     """Explained along the fold, it says what a replay to the entry before says, every node among it."""
     world = story()
     journal = journal_of(world)
-    picture = gather(journal)
-    assert {found.what.action for found in picture.explained} == {"Bind", "RefuseOrder", "Refuse", "Lose", "Restore"}
-    for found in picture.explained:
+    data = build(journal)
+    assert {found.what.action for found in data.explained} == {"Bind", "RefuseOrder", "Refuse", "Lose", "Restore"}
+    for found in data.explained:
         expected = explain.explain(journal, found.what.seq)
         assert found.what == msgspec.structs.replace(expected, nodes=())
         assert found.groups == groups(expected.nodes)
         assert sorted(node for group in found.groups for node in group.nodes) == sorted(
             verdict.node for verdict in expected.nodes
         )
-    explained = {found.what.seq for found in picture.explained}
-    assert {mark.seq for mark in picture.marks} <= explained
-    assert {bar.seq for bar in picture.bars if bar.kind != "raw"} <= explained
+    explained = {found.what.seq for found in data.explained}
+    assert {incident.seq for incident in data.incidents} <= explained
+    assert {bar.seq for bar in data.bars if bar.kind != "raw"} <= explained
 
 
 def test_j7_a_refusal_that_repeats_keeps_its_first_time_and_its_last_words() -> None:
@@ -178,11 +179,11 @@ def test_j7_a_refusal_that_repeats_keeps_its_first_time_and_its_last_words() -> 
         world.change(NODE, "", "n1", allocatable={R: served})
     refusals = [decision for decision in world.decisions if decision.reason == "NoFreeUnits"]
     assert len(refusals) > 1
-    picture = gather(journal_of(world), bounds=Bounds(explained=1))
-    (mark,) = picture.marks
-    assert (mark.at, mark.again) == (first, len(refusals) - 1)
-    assert (mark.message, mark.missing) == (refusals[-1].message, refusals[-1].missing)
-    assert [found.what.seq for found in picture.explained] == [mark.seq]
+    data = build(journal_of(world), bounds=Bounds(explained=1))
+    (incident,) = data.incidents
+    assert (incident.at, incident.again) == (first, len(refusals) - 1)
+    assert (incident.message, incident.missing) == (refusals[-1].message, refusals[-1].missing)
+    assert [found.what.seq for found in data.explained] == [incident.seq]
 
 
 def test_p4_a_loss_seen_by_a_follower_is_a_mark_without_an_explanation() -> None:
@@ -195,9 +196,9 @@ def test_p4_a_loss_seen_by_a_follower_is_a_mark_without_an_explanation() -> None
     seen.put(DEVICE, msgspec.structs.replace(seen.device("d1"), phase="Lost"))
     seen.at += 60_000
     seen.put(DEVICE, msgspec.structs.replace(seen.device("d1"), phase="Bound"))
-    picture = gather(journal_of(seen))
-    assert [(mark.kind, mark.node) for mark in picture.marks] == [("lost", "n1"), ("returned", "n1")]
-    assert {mark.seq for mark in picture.marks}.isdisjoint(found.what.seq for found in picture.explained)
+    data = build(journal_of(seen))
+    assert [(incident.kind, incident.node) for incident in data.incidents] == [("lost", "n1"), ("returned", "n1")]
+    assert {incident.seq for incident in data.incidents}.isdisjoint(found.what.seq for found in data.explained)
 
 
 def test_u1b_a_launcher_listed_late_is_no_raw_use() -> None:
@@ -210,7 +211,7 @@ def test_u1b_a_launcher_listed_late_is_no_raw_use() -> None:
     assert world.state.units_on("n1", R).raw == 1
     world.change(VMI, NS, "vm", active_pods={pod.uid: "n1"}, phase="Running")
     world.later(20)
-    assert [bar.kind for bar in gather(journal_of(world)).bars] == ["bound"]
+    assert [bar.kind for bar in build(journal_of(world)).bars] == ["bound"]
 
 
 # A part of a journal
@@ -219,9 +220,9 @@ def test_u1b_a_launcher_listed_late_is_no_raw_use() -> None:
 def test_j7_a_window_begins_with_what_held_then_and_ends_where_it_is_told() -> None:
     world = story()
     journal = journal_of(world)
-    whole = gather(journal)
-    loss = next(mark.at for mark in whole.marks if mark.kind == "lost")
-    part = gather(journal, start=loss - 10_000, end=loss + 10_000)
+    whole = build(journal)
+    loss = next(incident.at for incident in whole.incidents if incident.kind == "lost")
+    part = build(journal, start=loss - 10_000, end=loss + 10_000)
     assert (part.start, part.end) == (loss - 10_000, loss + 10_000)
     assert [(bar.kind, bar.start - loss, bar.end - loss) for bar in bars(part, "d1")] == [
         ("bound", -10_000, 0),
@@ -229,9 +230,9 @@ def test_j7_a_window_begins_with_what_held_then_and_ends_where_it_is_told() -> N
     ]
     assert part.counts["lost"] == 1 and part.counts["returned"] == 0
     with pytest.raises(LookupError):
-        gather(journal, start=world.at + 1)
+        build(journal, start=world.at + 1)
     with pytest.raises(LookupError):
-        gather(journal, end=1)
+        build(journal, end=1)
 
 
 def test_j6_a_pruned_journal_is_drawn_from_its_snapshot_on(tmp_path: Path) -> None:
@@ -241,12 +242,12 @@ def test_j6_a_pruned_journal_is_drawn_from_its_snapshot_on(tmp_path: Path) -> No
     journal_of(world, journal)
     middle = journal.last_seq // 2
     at = next(iter(journal.read(after=middle - 1, until=middle))).at
-    journal.snapshot(middle, at, snapshot.export(replay.state_at(journal, seq=middle)), build="test")
+    journal.snapshot(middle, at, snapshot.export(restore.state_at(journal, seq=middle)), build="test")
     assert journal.prune(before_at=at) > 0
-    picture = gather(journal)
+    data = build(journal)
     journal.close()
-    assert picture.first_seq == middle + 1
-    assert [bar.kind for bar in bars(picture, "d1")] == ["bound", "lost", "bound"]
+    assert data.first_seq == middle + 1
+    assert [bar.kind for bar in bars(data, "d1")] == ["bound", "lost", "bound"]
 
 
 # Bounds
@@ -263,17 +264,17 @@ def test_j7_the_picture_is_bounded_and_keeps_the_newest() -> None:
         world.gone(POD, NS, f"virt-launcher-vm{index}")
         world.gone(VMI, NS, f"vm{index}")
         world.change(DEVICE, NS, f"d{index}", deleting=world.at)
-    bounds = Bounds(points=40, bars=10, marks=12, explained=5)
-    picture = gather(journal_of(world), bounds=bounds)
-    assert sum(len(points) for points in (*picture.series.values(), *picture.totals.values())) <= 40
-    assert picture.step > 1
-    assert len(picture.bars) == 10 and picture.dropped_bars == 30
-    assert [mark.message for mark in picture.marks] == [f"refusal {index}" for index in range(28, 40)]
-    assert picture.counts["refused"] == 40
-    explained = sorted(found.what.seq for found in picture.explained)
+    bounds = Bounds(points=40, bars=10, incidents=12, explained=5)
+    data = build(journal_of(world), bounds=bounds)
+    assert sum(len(points) for points in (*data.series.values(), *data.totals.values())) <= 40
+    assert data.step > 1
+    assert len(data.bars) == 10 and data.dropped_bars == 30
+    assert [incident.message for incident in data.incidents] == [f"refusal {index}" for index in range(28, 40)]
+    assert data.counts["refused"] == 40
+    explained = sorted(found.what.seq for found in data.explained)
     assert len(explained) == 10
-    assert {mark.seq for mark in picture.marks[-5:]} < set(explained)
-    small = gather(journal_of(world), bounds=Bounds(explained=5, explanation_bytes=2_000))
+    assert {incident.seq for incident in data.incidents[-5:]} < set(explained)
+    small = build(journal_of(world), bounds=Bounds(explained=5, explanation_bytes=2_000))
     assert 0 < len(small.explained) < 10
     assert small.explained[-1].what.seq == explained[-1]
 
@@ -359,7 +360,7 @@ def test_j7_the_page_stands_alone_and_takes_no_name_for_markup() -> None:
     world = World().ready((HOSTILE, 1))
     world.order("d1", ns=NS)
     refused(world, HOSTILE, ("a10", 2), name=HOSTILE)
-    text = page(gather(journal_of(world)), f"{HOSTILE}.db")
+    text = page(build(journal_of(world)), f"{HOSTILE}.db")
     markup = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert "<img" not in text.partition('id="data"')[2].partition("</script>")[0]
     assert "<img" not in markup and "<a " not in markup

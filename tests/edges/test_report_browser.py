@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.core.objects import NODE, Node
-from reconciler.core.vocabulary import SCHEDULABLE_LABEL
-from reconciler.picture.gather import gather
-from reconciler.picture.page import page
+from reconciler.core.model.objects import NODE, Node
+from reconciler.core.model.vocabulary import SCHEDULABLE_LABEL
+from reconciler.debugging.report.build import build
+from reconciler.debugging.report.page import page
 from tests.core.world import NS, R, World
 from tests.edges.test_report import HOSTILE, journal_of, refused, story
 
@@ -77,7 +77,7 @@ class Browser:
         sent = [line["params"]["request"]["url"] for line in lines if line["method"] == "Network.requestWillBeSent"]
         return [url for url in sent if not url.startswith(("data:", "blob:"))]
 
-    def marks(self, kind: int) -> list[Any]:
+    def incidents(self, kind: int) -> list[Any]:
         """Marks of the strip, by its traces: refused, lost, returned."""
         traces = self.driver.find_elements(By.CSS_SELECTOR, "#events .scatterlayer .trace")
         found: list[Any] = traces[kind].find_elements(By.CSS_SELECTOR, ".point")
@@ -114,11 +114,11 @@ def browser() -> Iterator[Browser]:
 
 def test_j7_the_page_opens_from_a_file_without_errors_or_requests(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
-    browser.open(page(gather(journal_of(story())), "journal.db"), path)
+    browser.open(page(build(journal_of(story())), "journal.db"), path)
     assert browser.driver.title.startswith("GPU units, ")
     assert browser.requests == [path.as_uri()]
     assert browser.errors == []
-    assert [len(browser.marks(kind)) for kind in range(3)] == [2, 1, 1]
+    assert [len(browser.incidents(kind)) for kind in range(3)] == [2, 1, 1]
     assert len(browser.bars()) == 4
     legend = browser.run("return document.querySelector('#units .legend').textContent")
     assert all(word in legend for word in ("placed", "raw use", "free", "served"))
@@ -128,8 +128,8 @@ def test_j7_the_page_opens_from_a_file_without_errors_or_requests(browser: Brows
 
 
 def test_p4_a_click_on_the_loss_explains_it(browser: Browser, tmp_path: Path) -> None:
-    browser.open(page(gather(journal_of(story())), "journal.db"), tmp_path / "page.html")
-    browser.click(browser.marks(1)[0])
+    browser.open(page(build(journal_of(story())), "journal.db"), tmp_path / "page.html")
+    browser.click(browser.incidents(1)[0])
     browser.until("return document.getElementById('panel').textContent.includes('Lose')")
     assert f"Lose {NS}/d1 on n1" in browser.panel
     assert f"node n1 serves 1 {R} and 2 are placed there" in browser.panel
@@ -141,8 +141,8 @@ def test_j7_a_click_on_a_refusal_or_a_bar_shows_every_node_and_every_budget(brow
     world = story()
     world.quotas("a", {R: 7})
     refused(world, "6 units were asked for", ("a10", 6), name="large")
-    browser.open(page(gather(journal_of(world)), "journal.db"), tmp_path / "page.html")
-    browser.click(browser.marks(0)[2])
+    browser.open(page(build(journal_of(world)), "journal.db"), tmp_path / "page.html")
+    browser.click(browser.incidents(0)[2])
     browser.until("return document.getElementById('panel').textContent.includes('large')")
     for words in ("NoFreeUnits", "Every node (2)", "n1", "n2", "Budgets on the way up", "tenant-root", "7"):
         assert words in browser.panel, words
@@ -160,7 +160,7 @@ def test_j7_the_filter_finds_nodes_by_what_they_hold(browser: Browser, tmp_path:
     world.node("n3", 1)
     world.order("other", ns="tenant-b")
     world.start("machine", "other", ns="tenant-b")
-    browser.open(page(gather(journal_of(world)), "journal.db"), tmp_path / "page.html")
+    browser.open(page(build(journal_of(world)), "journal.db"), tmp_path / "page.html")
     browser.choose("TENANT-B")
     browser.until("return document.getElementById('nodes-note').textContent.startsWith('1 node of 3')")
     assert browser.run("return document.getElementById('holders-note').textContent").startswith("nodes 1 to 1 of 1")
@@ -169,7 +169,7 @@ def test_j7_the_filter_finds_nodes_by_what_they_hold(browser: Browser, tmp_path:
 
 
 def test_j7_a_click_on_a_row_shows_that_nodes_holders(browser: Browser, tmp_path: Path) -> None:
-    browser.open(page(gather(journal_of(story())), "journal.db"), tmp_path / "page.html")
+    browser.open(page(build(journal_of(story())), "journal.db"), tmp_path / "page.html")
     rows = browser.driver.find_element(By.CSS_SELECTOR, "#nodes .nsewdrag")
     browser.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", rows)
     upper = -rows.size["height"] // 4
@@ -185,7 +185,7 @@ def test_j7_hostile_names_stay_text(browser: Browser, tmp_path: Path) -> None:
     world.start(HOSTILE, "d1")
     refused(world, HOSTILE, ("a10", 2), name=HOSTILE)
     world.later(60)
-    browser.open(page(gather(journal_of(world)), HOSTILE), tmp_path / "page.html")
+    browser.open(page(build(journal_of(world)), HOSTILE), tmp_path / "page.html")
     assert HOSTILE in browser.driver.find_element(By.TAG_NAME, "header").text
     browser.driver.find_element(By.CSS_SELECTOR, "#marks tbody button").click()
     assert HOSTILE in browser.panel
@@ -223,7 +223,7 @@ def thousand() -> str:
     world.later(60)
     refused(world, "9 units were asked for", ("a10", 9), name="large")
     world.later(600)
-    return page(gather(journal_of(world)), "journal.db")
+    return page(build(journal_of(world)), "journal.db")
 
 
 def test_j7_a_thousand_nodes_open_with_the_aggregate_first(browser: Browser, tmp_path: Path, thousand: str) -> None:
@@ -238,10 +238,10 @@ def test_j7_a_thousand_nodes_open_with_the_aggregate_first(browser: Browser, tmp
         "return document.querySelector('#holders .ytick:last-child text, #holders .ytick text').textContent"
     )
     assert first.startswith("gpu-")
-    browser.click(browser.marks(1)[0])
+    browser.click(browser.incidents(1)[0])
     browser.until("return document.getElementById('panel').textContent.includes('Lose')")
     assert f"Lose {NS}/d7" in browser.panel
-    browser.click(browser.marks(0)[0])
+    browser.click(browser.incidents(0)[0])
     browser.until("return document.getElementById('panel').textContent.includes('large')")
     assert "Every node (1,000)" in browser.panel
     names = browser.run(
@@ -258,7 +258,7 @@ def test_j7_the_page_follows_the_readers_colour_scheme(browser: Browser, tmp_pat
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
     try:
-        browser.open(page(gather(journal_of(story())), "journal.db"), tmp_path / "page.html")
+        browser.open(page(build(journal_of(story())), "journal.db"), tmp_path / "page.html")
         back, ink = browser.run(
             "const style = getComputedStyle(document.body); return [style.backgroundColor, style.color]"
         )
@@ -274,7 +274,7 @@ def brightness(colour: str) -> int:
 
 
 def test_j7_everything_on_the_page_can_be_reached_by_keyboard_and_has_a_name(browser: Browser, tmp_path: Path) -> None:
-    browser.open(page(gather(journal_of(story())), "journal.db"), tmp_path / "page.html")
+    browser.open(page(build(journal_of(story())), "journal.db"), tmp_path / "page.html")
     unnamed = browser.run(
         """return [...document.querySelectorAll('select, input, button')].filter(
              (item) => !item.textContent.trim() && !item.closest('label')).length"""

@@ -18,9 +18,9 @@ from structlog.testing import capture_logs
 from journal import events
 from journal.sqlite import SqliteJournal
 from reconciler.main import main
-from reconciler.observe.troubles import Troubles
-from reconciler.serve import open_journal
-from reconciler.settings import OptionError, RunOptions
+from reconciler.runtime.observability.blocking_conditions import BlockingConditions
+from reconciler.runtime.serve import open_journal
+from reconciler.runtime.settings import OptionError, RunOptions
 from tests.realserver.binder import NAMESPACE
 from tests.realserver.controlplane import ROOT, ControlPlane, free_port
 
@@ -131,7 +131,7 @@ def test_a_file_that_is_no_journal_makes_room(tmp_path: Path) -> None:
 
 def test_a_trouble_is_told_when_it_begins_changes_and_ends() -> None:
     with capture_logs() as told:
-        troubles = Troubles()
+        blocking = BlockingConditions()
         for now in (
             {"Pod": "forbidden"},
             {"Pod": "forbidden"},
@@ -139,7 +139,7 @@ def test_a_trouble_is_told_when_it_begins_changes_and_ends() -> None:
             {"Lease": "away"},
             {},
         ):
-            troubles.look(now)
+            blocking.look(now)
     assert [(line["event"], line["kind"], line.get("error")) for line in told] == [
         ("cannot follow", "Pod", "forbidden"),
         ("cannot follow", "Lease", "away"),

@@ -15,14 +15,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from journal import events
 from journal.store import MemoryJournal
-from reconciler.core.decisions import Action, Decision
-from reconciler.core.objects import CLASS, VMI
-from reconciler.core.vocabulary import Outcome, Reason
-from reconciler.memory import Fault
-from reconciler.observe.logs import LOG_FIELDS, LogDecisions, configure_logs
-from reconciler.observe.metrics import METRICS, Type
-from reconciler.observe.telemetry import Telemetry
-from reconciler.stage import Stage
+from reconciler.cluster.memory import Fault
+from reconciler.core.model.objects import CLASS, VMI
+from reconciler.core.model.vocabulary import Outcome, Reason
+from reconciler.core.state.decisions import Action, Decision
+from reconciler.demo.environment import Environment
+from reconciler.runtime.observability.logs import LOG_FIELDS, LogDecisions, configure_logs
+from reconciler.runtime.observability.metrics import METRICS, Type
+from reconciler.runtime.observability.telemetry import Telemetry
 from tests.chart.test_monitoring import METRICS as CHARTED
 from tests.tidy.source import modules
 
@@ -45,23 +45,23 @@ class Certificate:
     expires_at: int | None = 1_900_000_000_000
 
 
-async def replica(stage: Stage, telemetry: Telemetry, **quotas: Any) -> Any:
+async def replica(env: Environment, telemetry: Telemetry, **quotas: Any) -> Any:
     """One node with two units, a class, a tenant, a leader that is measured."""
-    await stage.open()
-    await stage.players.add_node("n1", {A10: 2})
-    await stage.players.kubevirt({A10: "10DE:2236"})
-    await stage.players.gpu_class("a10", A10)
-    await stage.players.tenant("acme", quotas=quotas)
-    made = await stage.add_replica(MemoryJournal(), "r0", observers=(telemetry,))
+    await env.open()
+    await env.ecosystem.add_node("n1", {A10: 2})
+    await env.ecosystem.kubevirt({A10: "10DE:2236"})
+    await env.ecosystem.gpu_class("a10", A10)
+    await env.ecosystem.tenant("acme", quotas=quotas)
+    made = await env.add_replica(MemoryJournal(), "r0", observers=(telemetry,))
     telemetry.observe(made.controller, Certificate())
-    await stage.later(3)
+    await env.later(3)
     return made
 
 
 async def test_N4_a_scrape_has_the_documented_metrics_and_no_others() -> None:
-    stage = Stage()
-    telemetry = Telemetry(clock=stage.time.clock)
-    await replica(stage, telemetry, **{A10.replace("GA102GL", "GA102"): "4", A10: "many"})
+    env = Environment()
+    telemetry = Telemetry(clock=env.time.clock)
+    await replica(env, telemetry, **{A10.replace("GA102GL", "GA102"): "4", A10: "many"})
     telemetry.bind_answered(Outcome.BOUND, 0.2)
     suffixes = {Type.HISTOGRAM: ("_bucket", "_sum", "_count")}
     documented = {name + end for name, metric in METRICS.items() for end in suffixes.get(metric.type, ("",))}
@@ -71,7 +71,7 @@ async def test_N4_a_scrape_has_the_documented_metrics_and_no_others() -> None:
         family = name.removesuffix("_total") if metric.type is Type.COUNTER else name
         assert f"# HELP {name} {metric.help}" in body, family
         assert f"# TYPE {name} {metric.type}" in body
-    await stage.close()
+    await env.close()
 
 
 def test_N4_labels_are_those_that_alerts_and_dashboard_use() -> None:
@@ -80,13 +80,13 @@ def test_N4_labels_are_those_that_alerts_and_dashboard_use() -> None:
 
 
 async def test_N4_units_losses_leadership_and_sizes_are_read_from_the_state() -> None:
-    stage = Stage()
-    telemetry = Telemetry(clock=stage.time.clock)
-    made = await replica(stage, telemetry)
-    await stage.do(stage.players.order("tenant-acme", "one", "a10"))
-    await stage.do(stage.players.order("tenant-acme", "two", "a10"))
-    await stage.do(stage.players.vmi("tenant-acme", "vm", ["one"]))
-    await stage.later(5)
+    env = Environment()
+    telemetry = Telemetry(clock=env.time.clock)
+    made = await replica(env, telemetry)
+    await env.do(env.ecosystem.order("tenant-acme", "one", "a10"))
+    await env.do(env.ecosystem.order("tenant-acme", "two", "a10"))
+    await env.do(env.ecosystem.vmi("tenant-acme", "vm", ["one"]))
+    await env.later(5)
     found = scrape(telemetry)
     assert found["gpu_binder_units"] == {
         ("a10", "served"): 2, ("a10", "bound"): 1, ("a10", "held"): 1, ("a10", "raw"): 0, ("a10", "free"): 0,
@@ -97,59 +97,59 @@ async def test_N4_units_losses_leadership_and_sizes_are_read_from_the_state() ->
     assert found["gpu_binder_certificate_expiry_timestamp_seconds"] == {(): 1_900_000_000}
     assert found["gpu_binder_fold_seconds_count"][()] > 0
     assert found["gpu_binder_decide_seconds_count"][()] > 0
-    await stage.do(stage.players.allocatable("n1", {A10: 0}))
-    await stage.later(90)
+    await env.do(env.ecosystem.allocatable("n1", {A10: 0}))
+    await env.later(90)
     assert scrape(telemetry)["gpu_binder_lost_devices"] == {(): 1}
-    await stage.close()
+    await env.close()
     assert scrape(telemetry)["gpu_binder_leader"] == {(): 0}
 
 
 async def test_N4_a_backlog_shows_its_depth_and_the_age_of_what_is_committed() -> None:
-    stage = Stage()
-    telemetry = Telemetry(clock=lambda: stage.time.clock() + 7_000)
-    made = await replica(stage, telemetry)
+    env = Environment()
+    telemetry = Telemetry(clock=lambda: env.time.clock() + 7_000)
+    made = await replica(env, telemetry)
     loop = made.controller.loop
     assert scrape(telemetry)["gpu_binder_journal_lag_seconds"] == {(): 0}
-    age = (stage.time.clock() - made.controller.journal.last_at) / 1000 + 7
+    age = (env.time.clock() - made.controller.journal.last_at) / 1000 + 7
     loop.submit(events.TimeReached())
     found = scrape(telemetry)
     assert found["gpu_binder_queue_depth"] == {(): 1}
     assert found["gpu_binder_journal_lag_seconds"] == {(): pytest.approx(age)}
-    await stage.close()
+    await env.close()
 
 
 async def test_N4_refusals_are_counted_once_where_they_are_told() -> None:
-    stage = Stage()
-    telemetry = Telemetry(clock=stage.time.clock)
-    await replica(stage, telemetry)
+    env = Environment()
+    telemetry = Telemetry(clock=env.time.clock)
+    await replica(env, telemetry)
     for name in ("one", "two"):
-        await stage.do(stage.players.order("tenant-acme", name, "a10"))
-    await stage.later(2)
+        await env.do(env.ecosystem.order("tenant-acme", name, "a10"))
+    await env.later(2)
     found = scrape(telemetry)["gpu_binder_refusals_total"]
     assert set(found.values()) == {0} and {reason for (reason,) in found} == {reason.value for reason in Reason}
     telemetry.answered("/admit/machines", "Allowed")
     telemetry.answered("/admit/machines", Reason.DEVICE_ATTACHED)
     assert scrape(telemetry)["gpu_binder_refusals_total"][("DeviceAttached",)] == 1
-    await stage.close()
+    await env.close()
 
 
 async def test_N4_an_order_left_pending_is_a_refusal() -> None:
-    stage = Stage()
-    telemetry = Telemetry(clock=stage.time.clock)
-    made = await replica(stage, telemetry)
-    stage.cluster.admission.unregister("devices.gpu-binder")
+    env = Environment()
+    telemetry = Telemetry(clock=env.time.clock)
+    made = await replica(env, telemetry)
+    env.cluster.admission.unregister("devices.gpu-binder")
     for name in ("one", "two", "three"):
-        await stage.do(stage.players.order("tenant-acme", name, "a10"))
-    await stage.later(2)
+        await env.do(env.ecosystem.order("tenant-acme", name, "a10"))
+    await env.later(2)
     assert scrape(telemetry)["gpu_binder_refusals_total"][("NoFreeUnits",)] == 1
     assert made.state.device("tenant-acme", "three").phase == "Pending"
-    await stage.close()
+    await env.close()
 
 
 async def test_B6_conflicts_of_the_binder_and_of_webhooks_are_counted() -> None:
-    stage = Stage()
-    telemetry = Telemetry(clock=stage.time.clock)
-    await replica(stage, telemetry)
+    env = Environment()
+    telemetry = Telemetry(clock=env.time.clock)
+    await replica(env, telemetry)
     before = scrape(telemetry)["gpu_binder_conflicts_total"][()]
     hit: list[str] = []
 
@@ -159,38 +159,38 @@ async def test_B6_conflicts_of_the_binder_and_of_webhooks_are_counted() -> None:
             return Fault.CONFLICT
         return None
 
-    stage.cluster.faults = once
-    await stage.do(stage.players.order("tenant-acme", "one", "a10"))
-    await stage.later(2)
+    env.cluster.faults = once
+    await env.do(env.ecosystem.order("tenant-acme", "one", "a10"))
+    await env.later(2)
     telemetry.conflicted()
     assert hit
     assert scrape(telemetry)["gpu_binder_conflicts_total"][()] == before + 2
-    await stage.close()
+    await env.close()
 
 
 async def test_C13_budget_keys_that_bound_nothing_or_cannot_be_read_are_shown_by_tenant() -> None:
-    stage = Stage()
-    telemetry = Telemetry(clock=stage.time.clock)
+    env = Environment()
+    telemetry = Telemetry(clock=env.time.clock)
     quotas = {"cpu": "10", "services.loadbalancers": "5", A10: "2", A10.lower(): "1", "gpu.cozystack.io/a10": "-3"}
-    await replica(stage, telemetry, **quotas)
+    await replica(env, telemetry, **quotas)
     found = scrape(telemetry)
     assert found["gpu_binder_unmatched_budget_keys"] == {("tenant-acme",): 1}
     assert found["gpu_binder_unreadable_budget_keys"] == {("tenant-acme",): 1}
-    await stage.close()
+    await env.close()
 
 
 async def test_N8_kinds_that_are_missing_and_objects_that_cannot_be_read_are_shown() -> None:
-    stage = Stage()
-    stage.cluster.uninstall_kind(VMI)
-    telemetry = Telemetry(clock=stage.time.clock)
-    made = await replica(stage, telemetry)
+    env = Environment()
+    env.cluster.uninstall_kind(VMI)
+    telemetry = Telemetry(clock=env.time.clock)
+    made = await replica(env, telemetry)
     made.controller.loop.submit(events.ObjectUnreadable(CLASS.name, "", "odd", "u9", "77", "spec.mode is missing"))
-    await stage.later(1)
+    await env.later(1)
     found = scrape(telemetry)
     assert found["gpu_binder_kind_missing"][(VMI.name,)] == 1
     assert sum(found["gpu_binder_kind_missing"].values()) == 1
     assert found["gpu_binder_unreadable_objects"][(CLASS.name,)] == 1
-    await stage.close()
+    await env.close()
 
 
 def test_N4_a_start_that_was_placed_or_late_says_how_long_it_waited_and_one_refused_at_once_does_not() -> None:
@@ -225,16 +225,16 @@ def lines() -> Any:
 
 
 async def test_N4_a_start_can_be_followed_by_its_request_id_from_webhook_to_binder(lines: Any) -> None:
-    stage = Stage()
-    await stage.open()
-    await stage.players.add_node("n1", {A10: 1})
-    await stage.players.kubevirt({A10: "10DE:2236"})
-    await stage.players.gpu_class("a10", A10)
-    await stage.players.tenant("acme")
-    made = await stage.add_replica(MemoryJournal(), "r0", observers=(LogDecisions(),))
-    await stage.later(3)
-    await stage.do(stage.players.order("tenant-acme", "one", "a10"))
-    await stage.do(stage.players.vmi("tenant-acme", "vm", ["one"]))
+    env = Environment()
+    await env.open()
+    await env.ecosystem.add_node("n1", {A10: 1})
+    await env.ecosystem.kubevirt({A10: "10DE:2236"})
+    await env.ecosystem.gpu_class("a10", A10)
+    await env.ecosystem.tenant("acme")
+    made = await env.add_replica(MemoryJournal(), "r0", observers=(LogDecisions(),))
+    await env.later(3)
+    await env.do(env.ecosystem.order("tenant-acme", "one", "a10"))
+    await env.do(env.ecosystem.vmi("tenant-acme", "vm", ["one"]))
     asked = next(line for line in lines() if line["event"] == "bind requested")
     bound = next(line for line in lines() if line.get("action") == "Bind")
     assert bound["request_id"] == asked["request_id"]
@@ -244,7 +244,7 @@ async def test_N4_a_start_can_be_followed_by_its_request_id_from_webhook_to_bind
     assert all(set(line) <= set(LOG_FIELDS) for line in lines())
     assert any(line["event"] == "leader" for line in lines())
     assert not [line for line in lines() if line.get("action") in ("Fence", "Guard", "PublishClass")]
-    await stage.close()
+    await env.close()
 
 
 def test_N4_unreadable_objects_and_refused_writes_are_told_with_names(lines: Any) -> None:

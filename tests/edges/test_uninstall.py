@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from journal.store import MemoryJournal
-from reconciler.cluster import Unavailable
-from reconciler.core.objects import (
+from reconciler.cluster.memory import Call, Fault, MemoryCluster
+from reconciler.cluster.memory.cluster import MemoryPort
+from reconciler.cluster.port import Unavailable
+from reconciler.core.model.objects import (
     CLASS,
     DEVICE,
     MUTATING_WEBHOOKS,
@@ -17,11 +19,9 @@ from reconciler.core.objects import (
     VALIDATING_WEBHOOKS,
     VMI,
 )
-from reconciler.core.vocabulary import CLASS_FINALIZER, DEVICE_FINALIZER
-from reconciler.memory import Call, Fault, MemoryCluster
-from reconciler.memory.cluster import MemoryPort
-from reconciler.stage import Stage
-from reconciler.uninstall import ROUNDS, Uninstalled, UninstallIncomplete, uninstall
+from reconciler.core.model.vocabulary import CLASS_FINALIZER, DEVICE_FINALIZER
+from reconciler.demo.environment import Environment
+from reconciler.runtime.uninstall import ROUNDS, Uninstalled, UninstallIncomplete, uninstall
 from tests.edges.memory_cluster import HandClock, named
 
 A10 = "nvidia.com/GA102GL_A10"
@@ -191,23 +191,23 @@ async def test_N6_a_controller_that_does_not_end_is_told_of() -> None:
 
 
 async def test_C47_a_tenant_namespace_with_devices_and_a_running_machine_can_be_deleted_afterwards() -> None:
-    stage = Stage()
-    await stage.open()
-    await stage.players.add_node("n1", {A10: 2})
-    await stage.players.kubevirt({A10: "10DE:2236"})
-    await stage.players.gpu_class("a10", A10)
-    await stage.players.tenant("acme")
-    await stage.add_replica(MemoryJournal(), "r0")
-    await stage.later(3)
-    await stage.do(stage.players.order("tenant-acme", "one", "a10"))
-    await stage.do(stage.players.vmi("tenant-acme", "vm", ["one"]))
-    await stage.later(2)
-    await stage.close()
+    env = Environment()
+    await env.open()
+    await env.ecosystem.add_node("n1", {A10: 2})
+    await env.ecosystem.kubevirt({A10: "10DE:2236"})
+    await env.ecosystem.gpu_class("a10", A10)
+    await env.ecosystem.tenant("acme")
+    await env.add_replica(MemoryJournal(), "r0")
+    await env.later(3)
+    await env.do(env.ecosystem.order("tenant-acme", "one", "a10"))
+    await env.do(env.ecosystem.vmi("tenant-acme", "vm", ["one"]))
+    await env.later(2)
+    await env.close()
     for hook in ("devices", "machines", "pods", "tenants"):
-        stage.cluster.admission.unregister(f"{hook}.gpu-binder")
-    await stage.do(uninstall(stage.cluster.as_user("uninstall"), CONFIG, sleep=stage.time.sleep))
-    await stage.cluster.delete(NAMESPACE, "", "tenant-acme")
-    await stage.later(60)
+        env.cluster.admission.unregister(f"{hook}.gpu-binder")
+    await env.do(uninstall(env.cluster.as_user("uninstall"), CONFIG, sleep=env.time.sleep))
+    await env.cluster.delete(NAMESPACE, "", "tenant-acme")
+    await env.later(60)
     for kind in (DEVICE, VMI):
-        assert stage.cluster.peek_all(kind, "tenant-acme") == []
-    assert stage.cluster.peek(NAMESPACE, "", "tenant-acme") is None
+        assert env.cluster.peek_all(kind, "tenant-acme") == []
+    assert env.cluster.peek(NAMESPACE, "", "tenant-acme") is None

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from journal.sqlite import SqliteJournal
-from reconciler.demo import demo
+from reconciler.demo.story import demo
 
 STORY = Path(__file__).parent / "story" / "v1.sqlite"
 

@@ -265,9 +265,7 @@ def test_j6_the_entry_that_cannot_be_decoded_is_named_and_those_before_it_are_re
         ("DELETE FROM entries WHERE seq = 100", 100),
     ],
 )
-def test_j6_a_changed_or_missing_entry_is_never_read_as_if_it_were_whole(
-    path: Path, change: str, seq: int
-) -> None:
+def test_j6_a_changed_or_missing_entry_is_never_read_as_if_it_were_whole(path: Path, change: str, seq: int) -> None:
     write(path)
     db = sqlite3.connect(path)
     db.execute(change)
@@ -278,9 +276,7 @@ def test_j6_a_changed_or_missing_entry_is_never_read_as_if_it_were_whole(
     assert told.value.seq == seq
 
 
-def test_j6_a_file_too_large_to_check_whole_is_checked_at_its_end(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_j6_a_file_too_large_to_check_whole_is_checked_at_its_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "FULL_CHECK_BYTES", 0)
     write(path)
     SqliteJournal(path).close()

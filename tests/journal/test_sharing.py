@@ -43,9 +43,7 @@ while True:
 
 
 def start_writer(path: Path) -> subprocess.Popen[str]:
-    writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None
     assert writer.stdout.readline() == "open\n"
     return writer

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from journal.sqlite import SqliteJournal
-from reconciler import replay
-from reconciler.core.decisions import Action
+from reconciler.core.state.decisions import Action
+from reconciler.debugging import replay
 from tests.journal.make_story import STORY
 from tests.tidy.source import ROOT
 
@@ -43,3 +43,13 @@ def test_this_build_decides_as_the_one_that_wrote_it(seed: str, story: Path) -> 
         env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_j6_the_earlier_build_s_snapshots_are_restored_field_by_field(story: Path) -> None:
+    """`verify` compares snapshots of its own build only; here the earlier one's count as such."""
+    journal = SqliteJournal(str(story), readonly=True)
+    recorded = journal.nearest_snapshot()
+    assert recorded is not None
+    found = replay.verify(journal, build=recorded.build)
+    journal.close()
+    assert found.snapshots == 1 and found.difference is None

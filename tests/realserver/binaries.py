@@ -20,9 +20,7 @@ from pathlib import Path
 TOOLS = Path(__file__).parent / "tools"
 SERVER = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 COMMAND = "python -m tests.realserver.binaries"
-REASON = (
-    f"no API server binaries: build them once with `{COMMAND}` (needs Go; etcd comes from Debian's etcd-server)"
-)
+REASON = f"no API server binaries: build them once with `{COMMAND}` (needs Go; etcd comes from Debian's etcd-server)"
 
 
 def kubernetes_version() -> str:

@@ -271,9 +271,7 @@ class ControlPlane:
             process.wait()
 
     def _get(self, path: str) -> str:
-        request = urllib.request.Request(
-            self.url + path, headers={"Authorization": f"Bearer {self.token('admin')}"}
-        )
+        request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {self.token('admin')}"})
         context = ssl.create_default_context(cafile=str(self.ca_path))
         try:
             with urllib.request.urlopen(request, timeout=5, context=context) as answer:

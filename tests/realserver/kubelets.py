@@ -1,6 +1,6 @@
 """The kubelets of a real API server's nodes: pods that the real scheduler bound run, are refused, or go.
 
-Owns when a pod moves on; who is admitted is `reconciler.memory.machinery.admission_status`. A node can be held
+Owns when a pod moves on; who is admitted is `reconciler.cluster.memory.scheduling.admission_status`. A node can be held
 whole, as when it is cut off, or only in its terminations, as when a container does not stop.
 """
 
@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from reconciler.cluster import ClusterError, Conflict, NotFound
-from reconciler.core.objects import NODE, POD
-from reconciler.memory.documents import Document, timestamp
-from reconciler.memory.machinery import admission_status
-from reconciler.memory.pods import deleting, node_of, phase_of, ready
-from tests.realserver.mirror import Mirrors, PlayerPort
+from reconciler.cluster.memory.json_objects import Document, timestamp
+from reconciler.cluster.memory.pods import deleting, node_of, phase_of, ready
+from reconciler.cluster.memory.scheduling import admission_status
+from reconciler.cluster.port import ClusterError, Conflict, NotFound
+from reconciler.core.model.objects import NODE, POD
+from tests.realserver.caches import Mirrors, PlayerPort
 
 
 class RealKubelets:

@@ -14,10 +14,10 @@ import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
-from reconciler.cluster import AlreadyExists, NotFound, Unavailable
-from reconciler.core.objects import SETTINGS, Kind, Object
-from reconciler.kube import KubeCluster
-from reconciler.memory.documents import api_version
+from reconciler.cluster.kube import KubeCluster
+from reconciler.cluster.memory.json_objects import api_version
+from reconciler.cluster.port import AlreadyExists, NotFound, Unavailable
+from reconciler.core.model.objects import SETTINGS, Kind, Object
 from tests.chart.charting import of_kind, render
 from tests.realserver.controlplane import ControlPlane
 

@@ -18,15 +18,15 @@ from typing import Any
 import yaml
 
 from journal.sqlite import SqliteJournal
-from reconciler import export
-from reconciler.core.objects import POD, VMI
-from reconciler.memory.manifests import vmi_body
-from reconciler.picture.gather import gather
-from reconciler.picture.page import page
+from reconciler.billing import export
+from reconciler.cluster.memory.manifests import vmi_body
+from reconciler.core.model.objects import POD, VMI
+from reconciler.debugging.report.build import build
+from reconciler.debugging.report.page import page
 from tests.edges.test_report_browser import Browser, browser
 from tests.realserver.binder import Binder
 from tests.realserver.controlplane import ROOT, ControlPlane
-from tests.realserver.twin import Totals, Twin
+from tests.realserver.usage_twin import Totals, Twin
 from tests.realserver.world import CLASS_NAME, GPU, World, story
 
 MAIN = "from reconciler.main import main; main()"
@@ -78,7 +78,7 @@ async def planned_node(world: World, directory: Path, name: str, devices: list[A
 
 async def forged_launcher(world: World, vmi: str, node: str) -> str:
     """A pod with a launcher's labels and owner, which its VMI does not list (R7)."""
-    owner = await world.players.get(VMI, world.tenant, vmi)
+    owner = await world.ecosystem.get(VMI, world.tenant, vmi)
     assert owner is not None
     reference = {
         "apiVersion": "kubevirt.io/v1",
@@ -98,14 +98,14 @@ async def forged_launcher(world: World, vmi: str, node: str) -> str:
         },
         "spec": {"nodeName": node, "containers": [{"name": "x", "image": "x", "resources": resources}]},
     }
-    await world.players.tenant_port.create(POD, world.tenant, body)
+    await world.ecosystem.tenant_port.create(POD, world.tenant, body)
     return "forged"
 
 
 async def failover(world: World, follower: Binder) -> None:
     """The leader dies; the follower leads; the dead one comes back and follows."""
     world.binder.kill()
-    await world.players.until(follower.leads, "the follower leads")
+    await world.ecosystem.until(follower.leads, "the follower leads")
     await world.binder.start()
 
 
@@ -114,7 +114,7 @@ async def test_usage_is_the_twin_s_from_either_journal(
 ) -> None:
     async with story(control_plane, tmp_path, a=4, b=3) as world:
         follower = await world.add_binder()
-        twin = Twin(world.players.admin, world.tenant, GPU)
+        twin = Twin(world.ecosystem.admin, world.tenant, GPU)
         await twin.start()
         start = round(time.time() * 1000)
         node_a, node_b = world.node("a"), world.node("b")
@@ -122,26 +122,26 @@ async def test_usage_is_the_twin_s_from_either_journal(
         await world.held("d1")
         await world.held("d2", 2)
         plan = await planned_node(world, tmp_path, "vm1", ["d1", {"className": CLASS_NAME, "count": 1}])
-        await world.players.vmi(world.tenant, "vm1", ["d1", {"className": CLASS_NAME, "count": 1}])
+        await world.ecosystem.vmi(world.tenant, "vm1", ["d1", {"className": CLASS_NAME, "count": 1}])
         assert (await world.running("vm1"))["status"]["nodeName"] == plan == node_b
-        await world.players.vmi(world.tenant, "vm2", ["d2"])
+        await world.ecosystem.vmi(world.tenant, "vm2", ["d2"])
         assert (await world.running("vm2"))["status"]["nodeName"] == node_a
 
         await forged_launcher(world, "vm2", node_a)
-        await world.players.pod(world.tenant, "raw", {GPU: 1}, node_b)
+        await world.ecosystem.pod(world.tenant, "raw", {GPU: 1}, node_b)
         await asyncio.sleep(SETTLED_SECONDS)
 
-        await world.players.allocatable(node_a, {GPU: 1})
+        await world.ecosystem.allocatable(node_a, {GPU: 1})
         await world.becomes("d2", "Lost")
         await failover(world, follower)
         await world.serve_from(follower)
-        await world.players.allocatable(node_a, {GPU: 4})
+        await world.ecosystem.allocatable(node_a, {GPU: 4})
         await world.becomes("d2", "Bound")
 
         await asyncio.to_thread(
             control_plane.kubectl, "delete", "pod", "raw", "-n", world.tenant, "--grace-period=1", user="tenant"
         )
-        await world.players.delete_vmi(world.tenant, "vm1")
+        await world.ecosystem.delete_vmi(world.tenant, "vm1")
         await world.becomes("d1", "Held")
         await asyncio.to_thread(control_plane.kubectl, "delete", "gpudevice", "d1", "-n", world.tenant, user="tenant")
         await asyncio.sleep(SETTLED_SECONDS)
@@ -163,7 +163,7 @@ async def test_usage_is_the_twin_s_from_either_journal(
     assert exports[0] == exports[1] == exports[2]
 
     journal = SqliteJournal(str(paths[0]), readonly=True)
-    browser.open(page(gather(journal), "billing"), tmp_path / "report.html")
-    assert len(browser.marks(1)) == 1, "the loss is marked"
+    browser.open(page(build(journal), "billing"), tmp_path / "report.html")
+    assert len(browser.incidents(1)) == 1, "the loss is marked"
     assert not browser.errors
     journal.close()

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from reconciler.cluster import Rejected
-from reconciler.core.objects import POD, VMI
-from reconciler.memory.manifests import vmi_body
+from reconciler.cluster.memory.manifests import vmi_body
+from reconciler.cluster.port import Rejected
+from reconciler.core.model.objects import POD, VMI
 from tests.realserver.controlplane import ROOT, ControlPlane
 from tests.realserver.world import CLASS_NAME, GPU, entries, story
 
@@ -77,7 +77,7 @@ async def test_a_vm_starts_with_its_gpus_stops_and_starts_again(control_plane: C
         assert len({entry["name"] for entry in entries(vmi)}) == 4
         assert "resources" not in vmi["spec"]["domain"]
         assert vmi["spec"]["domain"]["machine"], "virt-api's mutator ran after ours, so ours was called again"
-        (launcher,) = await world.players.launchers(world.tenant, "vm")
+        (launcher,) = await world.ecosystem.launchers(world.tenant, "vm")
         assert pins(launcher) == [{"key": "metadata.name", "operator": "In", "values": [world.node("a")]}]
 
         writes = control_plane.writes("gpudevices", world.tenant)[before:]
@@ -92,11 +92,11 @@ async def test_a_vm_starts_with_its_gpus_stops_and_starts_again(control_plane: C
         async def only_held() -> bool:
             return {d["metadata"]["name"] for d in await world.devices()} == {"d1", "d2"}
 
-        await world.players.until(only_held, "the template is gone")
+        await world.ecosystem.until(only_held, "the template is gone")
         for device in await world.devices():
             assert not {"attachment", "bindRequest", "bindAnswer", "placement"} & set(device["status"])
 
-        await world.players.vmi(world.tenant, "vm", ["d1"])
+        await world.ecosystem.vmi(world.tenant, "vm", ["d1"])
         await world.running("vm")
         await world.binder.stop()
         verified(world.binder.journal)
@@ -136,14 +136,14 @@ async def test_of_two_vms_racing_for_a_device_exactly_one_wins(control_plane: Co
         for attempt in range(3):
             names = [f"vm{attempt}-{side}" for side in "ab"]
             outcomes = await asyncio.gather(
-                *(world.players.vmi(world.tenant, name, ["d1"]) for name in names), return_exceptions=True
+                *(world.ecosystem.vmi(world.tenant, name, ["d1"]) for name in names), return_exceptions=True
             )
             won = [name for name, outcome in zip(names, outcomes, strict=True) if isinstance(outcome, dict)]
             lost = [outcome for outcome in outcomes if not isinstance(outcome, dict)]
             assert len(won) == 1, outcomes
             assert all(isinstance(outcome, Rejected) for outcome in lost)
             await world.running(won[0])
-            await world.players.delete_vmi(world.tenant, won[0])
+            await world.ecosystem.delete_vmi(world.tenant, won[0])
             await world.gone(won[0])
             await world.becomes("d1", "Held")
 
@@ -152,10 +152,10 @@ async def test_a_refused_start_leaves_nothing_and_can_be_explained(control_plane
     """B3, J7: the explanation names the node that lost by one unit."""
     async with story(control_plane, tmp_path, a=4, b=2) as world:
         await world.held("d1")
-        await world.players.vmi(world.tenant, "small", [{"className": CLASS_NAME, "count": 1}])
+        await world.ecosystem.vmi(world.tenant, "small", [{"className": CLASS_NAME, "count": 1}])
         await world.running("small")
         with pytest.raises(Rejected, match="no single node can take 5"):
-            await world.players.vmi(world.tenant, "wide", ["d1", {"className": CLASS_NAME, "count": 4}])
+            await world.ecosystem.vmi(world.tenant, "wide", ["d1", {"className": CLASS_NAME, "count": 4}])
         assert await world.phase("d1") == "Held"
         names = {d["metadata"]["name"] for d in await world.devices()}
         assert not any(name.startswith("wide") for name in names)
@@ -171,15 +171,15 @@ async def test_a_killed_controller_changes_nothing(control_plane: ControlPlane, 
     async with story(control_plane, tmp_path, a=4) as world:
         await world.held("stays")
         await world.held("ends")
-        await world.players.vmi(world.tenant, "stays", ["stays"])
-        await world.players.vmi(world.tenant, "ends", ["ends", {"className": CLASS_NAME, "count": 1}])
+        await world.ecosystem.vmi(world.tenant, "stays", ["stays"])
+        await world.ecosystem.vmi(world.tenant, "ends", ["ends", {"className": CLASS_NAME, "count": 1}])
         await world.running("stays")
         await world.running("ends")
         placed = (await world.device("stays") or {})["status"]["placement"]
         world.binder.kill()
-        await world.players.finish(world.tenant, "ends")
+        await world.ecosystem.finish(world.tenant, "ends")
         with pytest.raises(Exception, match=r"failed calling webhook|connection refused"):
-            await world.players.vmi(world.tenant, "other", [{"className": CLASS_NAME, "count": 1}])
+            await world.ecosystem.vmi(world.tenant, "other", [{"className": CLASS_NAME, "count": 1}])
         await world.binder.start()
         await world.becomes("ends", "Held")
         assert (await world.device("stays") or {})["status"]["placement"] == placed
@@ -187,7 +187,7 @@ async def test_a_killed_controller_changes_nothing(control_plane: ControlPlane, 
         async def template_gone() -> bool:
             return len(await world.devices()) == 2
 
-        await world.players.until(template_gone, "the template is gone")
+        await world.ecosystem.until(template_gone, "the template is gone")
         assert await world.binder.stop() == 0
         verified(world.binder.journal)
 
@@ -198,11 +198,11 @@ async def test_another_replica_takes_over(control_plane: ControlPlane, tmp_path:
         follower = await world.add_binder()
         await world.held("d1")
         await world.serve_from(follower)
-        await world.players.vmi(world.tenant, "vm1", ["d1"])
+        await world.ecosystem.vmi(world.tenant, "vm1", ["d1"])
         await world.running("vm1")
         world.binder.kill()
-        await world.players.until(follower.leads, "the follower leads")
-        await world.players.vmi(world.tenant, "vm2", [{"className": CLASS_NAME, "count": 2}])
+        await world.ecosystem.until(follower.leads, "the follower leads")
+        await world.ecosystem.vmi(world.tenant, "vm2", [{"className": CLASS_NAME, "count": 2}])
         await world.running("vm2")
         assert await follower.stop() == 0
         verified(follower.journal)
@@ -215,14 +215,14 @@ async def test_a_restarted_api_server_is_survived(control_plane: ControlPlane, t
         await world.held("d1")
         await asyncio.to_thread(control_plane.restart_apiserver)
         await world.held("d2")
-        await world.players.vmi(world.tenant, "vm", ["d1", "d2"])
+        await world.ecosystem.vmi(world.tenant, "vm", ["d1", "d2"])
         await world.running("vm")
 
 
 async def test_bad_input_is_refused_with_its_position(control_plane: ControlPlane, tmp_path: Path) -> None:
     """K1, W2, P1: kubectl shows a reason and a way out."""
     async with story(control_plane, tmp_path, a=2) as world:
-        await world.players.tenant(f"s{world.number}-other")
+        await world.ecosystem.tenant(f"s{world.number}-other")
         cases = {
             '[{"device": "d1"': "MalformedReferences",
             '[{"device": "nothing"}]': "UnknownDevice",
@@ -260,16 +260,16 @@ async def test_a_migration_target_is_refused_and_a_namespace_can_be_deleted(
     """W3, C24, C47: the target of a live migration is refused; a tenant with running VMs can be removed whole."""
     async with story(control_plane, tmp_path, a=2, b=2) as world:
         await world.held("d1")
-        await world.players.vmi(world.tenant, "vm", ["d1"])
+        await world.ecosystem.vmi(world.tenant, "vm", ["d1"])
         await world.running("vm")
         with pytest.raises(Rejected, match="MigrationUnsupported"):
-            await world.players.migrate(world.tenant, "vm")
+            await world.ecosystem.migrate(world.tenant, "vm")
         await asyncio.to_thread(control_plane.kubectl, "delete", "namespace", world.tenant, "--wait=false")
 
         async def away() -> bool:
             return await asyncio.to_thread(control_plane.get, "namespace", world.tenant) is None
 
-        await world.players.until(away, "the namespace is gone", 120)
+        await world.ecosystem.until(away, "the namespace is gone", 120)
 
 
 async def test_a_card_is_lost_and_returns(control_plane: ControlPlane, tmp_path: Path) -> None:
@@ -277,14 +277,14 @@ async def test_a_card_is_lost_and_returns(control_plane: ControlPlane, tmp_path:
     async with story(control_plane, tmp_path, a=2) as world:
         await world.held("d1")
         await world.held("d2")
-        await world.players.vmi(world.tenant, "vm1", ["d1"])
+        await world.ecosystem.vmi(world.tenant, "vm1", ["d1"])
         await world.running("vm1")
-        await world.players.vmi(world.tenant, "vm2", ["d2"])
+        await world.ecosystem.vmi(world.tenant, "vm2", ["d2"])
         await world.running("vm2")
-        await world.players.allocatable(world.node("a"), {GPU: 1})
+        await world.ecosystem.allocatable(world.node("a"), {GPU: 1})
         await world.becomes("d2", "Lost")
         assert await world.phase("d1") == "Bound"
-        await world.players.allocatable(world.node("a"), {GPU: 2})
+        await world.ecosystem.allocatable(world.node("a"), {GPU: 2})
         await world.becomes("d2", "Bound")
 
 
@@ -292,17 +292,15 @@ async def test_a_plain_vm_and_pod_are_none_of_our_business(control_plane: Contro
     """N3, C20: with no binder alive, what has no device references starts."""
     async with story(control_plane, tmp_path, a=2) as world:
         world.binder.kill()
-        await world.players.vmi(world.tenant, "plain")
+        await world.ecosystem.vmi(world.tenant, "plain")
         await world.running("plain")
-        await world.players.pod(world.tenant, "pod", {})
+        await world.ecosystem.pod(world.tenant, "pod", {})
 
         async def runs() -> bool:
-            found = await world.players.get(POD, world.tenant, "pod")
+            found = await world.ecosystem.get(POD, world.tenant, "pod")
             return bool(found) and found["status"].get("phase") == "Running"
 
-        await world.players.until(runs, "the pod runs")
+        await world.ecosystem.until(runs, "the pod runs")
         with pytest.raises(Exception, match=r"failed calling webhook|connection refused"):
-            await world.players.vmi(world.tenant, "vm", [{"className": CLASS_NAME, "count": 1}])
-        assert await world.players.get(VMI, world.tenant, "vm") is None
-
-
+            await world.ecosystem.vmi(world.tenant, "vm", [{"className": CLASS_NAME, "count": 1}])
+        assert await world.ecosystem.get(VMI, world.tenant, "vm") is None

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from reconciler.core.objects import DEVICE, VMI
-from reconciler.memory.documents import Document
+from reconciler.cluster.memory.json_objects import Document
+from reconciler.core.model.objects import DEVICE, VMI
 from tests.realserver.binder import NAMESPACE, Binder
 from tests.realserver.controlplane import ControlPlane
-from tests.realserver.players import RealPlayers
+from tests.realserver.ecosystem import RealEcosystem
 from tests.realserver.registration import register_webhooks, unregister
 
 GPU = "nvidia.com/GA102"
@@ -23,9 +23,9 @@ _numbers = itertools.count()
 class World:
     """What a story needs. `tenant`: the namespace of a tenant of this story alone."""
 
-    def __init__(self, plane: ControlPlane, players: RealPlayers, directory: Path) -> None:
+    def __init__(self, plane: ControlPlane, ecosystem: RealEcosystem, directory: Path) -> None:
         self.plane = plane
-        self.players = players
+        self.ecosystem = ecosystem
         self.directory = directory
         self.number = next(_numbers)
         self.tenant = ""
@@ -40,10 +40,10 @@ class World:
         return f"s{self.number}-{name}"
 
     async def device(self, name: str, namespace: str = "") -> Document | None:
-        return await self.players.get(DEVICE, namespace or self.tenant, name)
+        return await self.ecosystem.get(DEVICE, namespace or self.tenant, name)
 
     async def devices(self, namespace: str = "") -> list[Document]:
-        return await self.players.list(DEVICE, namespace or self.tenant)
+        return await self.ecosystem.list(DEVICE, namespace or self.tenant)
 
     async def phase(self, name: str, namespace: str = "") -> str:
         found = await self.device(name, namespace)
@@ -51,34 +51,34 @@ class World:
 
     async def held(self, name: str, count: int = 1) -> None:
         """Order a device and wait until it is held."""
-        await self.players.order(self.tenant, name, CLASS_NAME, count)
+        await self.ecosystem.order(self.tenant, name, CLASS_NAME, count)
 
         async def is_held() -> bool:
             return await self.phase(name) == "Held"
 
-        await self.players.until(is_held, f"{name} is held")
+        await self.ecosystem.until(is_held, f"{name} is held")
 
     async def becomes(self, name: str, phase: str, seconds: float = 60.0) -> None:
         async def reached() -> bool:
             return await self.phase(name) == phase
 
-        await self.players.until(reached, f"{name} becomes {phase or 'gone'}", seconds)
+        await self.ecosystem.until(reached, f"{name} becomes {phase or 'gone'}", seconds)
 
     async def running(self, name: str) -> Document:
         """The VMI once it runs."""
 
         async def runs() -> Document | None:
-            found = await self.players.get(VMI, self.tenant, name)
+            found = await self.ecosystem.get(VMI, self.tenant, name)
             return found if found and (found.get("status") or {}).get("phase") == "Running" else None
 
-        found: Document = await self.players.until(runs, f"{name} runs")
+        found: Document = await self.ecosystem.until(runs, f"{name} runs")
         return found
 
     async def gone(self, name: str) -> None:
         async def away() -> bool:
-            return await self.players.get(VMI, self.tenant, name) is None
+            return await self.ecosystem.get(VMI, self.tenant, name) is None
 
-        await self.players.until(away, f"{name} is gone")
+        await self.ecosystem.until(away, f"{name} is gone")
 
     async def add_binder(self, *flags: str) -> Binder:
         binder = Binder(self.plane, self.directory, f"binder-{len(self.binders)}", *flags)
@@ -94,23 +94,23 @@ class World:
         async def leads() -> bool:
             return await self.binder.leads()
 
-        await self.players.until(leads, "a binder leads")
+        await self.ecosystem.until(leads, "a binder leads")
 
 
 @asynccontextmanager
 async def story(plane: ControlPlane, directory: Path, **nodes: int) -> AsyncIterator[World]:
     """A world with nodes (name to units of GPU), one class, one tenant, one binder that leads and its webhooks."""
-    players = RealPlayers(plane)
-    await players.start()
-    world = World(plane, players, directory)
+    ecosystem = RealEcosystem(plane)
+    await ecosystem.start()
+    world = World(plane, ecosystem, directory)
     try:
-        await players.namespace(NAMESPACE)
-        await players.tenant("root")
+        await ecosystem.namespace(NAMESPACE)
+        await ecosystem.tenant("root")
         for name, units in nodes.items():
-            await players.add_node(world.node(name), {GPU: units})
-        await players.kubevirt({GPU: "10DE:2236"})
-        await players.gpu_class(CLASS_NAME, GPU)
-        world.tenant = await players.tenant(f"s{world.number}")
+            await ecosystem.add_node(world.node(name), {GPU: units})
+        await ecosystem.kubevirt({GPU: "10DE:2236"})
+        await ecosystem.gpu_class(CLASS_NAME, GPU)
+        world.tenant = await ecosystem.tenant(f"s{world.number}")
         await world.add_binder()
         await world.serve_from(world.binder)
         await world.led()
@@ -118,7 +118,7 @@ async def story(plane: ControlPlane, directory: Path, **nodes: int) -> AsyncIter
     finally:
         await unregister(plane)
         try:
-            await players.stop()
+            await ecosystem.stop()
         finally:
             for binder in world.binders:
                 binder.kill()

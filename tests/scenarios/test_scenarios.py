@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.player import Scenario
+from tests.scenarios.runner import Scenario
 
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
 

@@ -9,18 +9,18 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from reconciler.core.objects import DEVICE, POD
-from reconciler.core.vocabulary import Mode
-from reconciler.memory.pods import node_of, phase_of
-from tests.simulation import harsh
+from reconciler.cluster.memory.pods import node_of, phase_of
+from reconciler.core.model.objects import DEVICE, POD
+from reconciler.core.model.vocabulary import Mode
+from tests.simulation import fault_story
+from tests.simulation.fault_story import HarshStory
 from tests.simulation.hardware import COSTS, LARGE, PART, SMALL, WHOLE, CardKubelets, Hardware
-from tests.simulation.harsh import HarshStory
 from tests.simulation.safety import HOLDING, by_vmi, short, status
 from tests.simulation.story import Story
 
 CARD_CLASSES = {"vgpu-small": SMALL, "vgpu-large": LARGE, "a30": WHOLE, "a30-part": PART}
 PAIRS = (("vgpu-small", "vgpu-large"), ("a30", "a30-part"))
-TABLE = {**harsh.TABLE, WHOLE: "10DE:20B7", PART: "10DE:20B8", SMALL: "NVIDIA A16-2Q", LARGE: "NVIDIA A16-4Q"}
+TABLE = {**fault_story.TABLE, WHOLE: "10DE:20B7", PART: "10DE:20B8", SMALL: "NVIDIA A16-2Q", LARGE: "NVIDIA A16-4Q"}
 TENANT = "tenant-cards"
 
 
@@ -31,27 +31,27 @@ class Cards(Story):
         chance = random.Random(f"cards {seed}")
         self.chance = chance
         self.follows = chance.random() < 0.5
-        self.hardware = Hardware(self.stage.cluster, chance)
-        self.kubelets = CardKubelets(self.stage.cluster, self.hardware, chance)
-        self.players.kubelets = self.kubelets
+        self.hardware = Hardware(self.env.cluster, chance)
+        self.kubelets = CardKubelets(self.env.cluster, self.hardware, chance)
+        self.ecosystem.kubelets = self.kubelets
 
     async def open(self) -> None:
         await super().open()
-        await self.players.kubevirt(TABLE)
+        await self.ecosystem.kubevirt(TABLE)
         for name, resource in CARD_CLASSES.items():
             mode = Mode.VGPU if resource in (SMALL, LARGE) else Mode.PASSTHROUGH
-            await self.players.gpu_class(name, resource, mode)
-        await self.players.tenant("cards", entitled=True)
+            await self.ecosystem.gpu_class(name, resource, mode)
+        await self.ecosystem.tenant("cards", entitled=True)
         for node in sorted(self.hardware.cards):
-            await self.players.add_node(node, self.hardware.allocatable(node, follows=self.follows))
+            await self.ecosystem.add_node(node, self.hardware.allocatable(node, follows=self.follows))
             await self.tell_cards(node)
         self.tell(f"plugin follows: {self.follows}, spreads: {self.hardware.spreads}")
-        await self.stage.later(3)
+        await self.env.later(3)
 
     async def tell_cards(self, node: str) -> None:
         """The device plugin and the agent say how it is now."""
-        await self.players.allocatable(node, self.hardware.allocatable(node, follows=self.follows))
-        await self.players.report(node, self.hardware.functions(node))
+        await self.ecosystem.allocatable(node, self.hardware.allocatable(node, follows=self.follows))
+        await self.ecosystem.report(node, self.hardware.functions(node))
 
     def things(self) -> list[tuple[int, Callable[[], Awaitable[None]]]]:
         return [
@@ -69,14 +69,14 @@ class Cards(Story):
     async def order_card(self) -> None:
         name, class_name = self._name("card"), self.chance.choice(sorted(CARD_CLASSES))
         count = self.chance.choice((1, 1, 2))
-        await self.attempt(f"order {name} {count} {class_name}", self.players.order(TENANT, name, class_name, count))
+        await self.attempt(f"order {name} {count} {class_name}", self.ecosystem.order(TENANT, name, class_name, count))
 
     async def start_on_cards(self) -> None:
         """A set of held devices and templates, often of both types that share a card."""
         pair = self.chance.choice(PAIRS)
         held = [
             device["metadata"]["name"]
-            for device in self.stage.cluster.peek_all(DEVICE, TENANT)
+            for device in self.env.cluster.peek_all(DEVICE, TENANT)
             if device["spec"]["className"] in pair and not device["metadata"].get("labels")
         ]
         references: list[Any] = self.chance.sample(held, min(len(held), self.chance.choice((0, 0, 1, 2))))
@@ -84,19 +84,19 @@ class Cards(Story):
             if not references or self.chance.random() < 0.7:
                 references.append({"className": class_name, "count": self.chance.choice((1, 1, 2, 3))})
         name = self._name("vm-card")
-        await self.attempt(f"start {name} {references}", self.players.vmi(TENANT, name, references))
+        await self.attempt(f"start {name} {references}", self.ecosystem.vmi(TENANT, name, references))
 
     async def stop_on_cards(self) -> None:
-        pods = [pod for pod in self.stage.cluster.peek_all(POD, TENANT) if node_of(pod) in self.hardware.cards]
+        pods = [pod for pod in self.env.cluster.peek_all(POD, TENANT) if node_of(pod) in self.hardware.cards]
         if not pods:
             return
         owner = self.chance.choice(pods)["metadata"]["ownerReferences"][0]["name"]
-        await self.attempt(f"stop {owner}", self.players.stop(TENANT, owner))
+        await self.attempt(f"stop {owner}", self.ecosystem.stop(TENANT, owner))
 
     def check(self) -> None:
         super().check()
         assert self.hardware.failures == [], f"a VM that was bound failed for lack of memory: {self.hardware.failures}"
-        devices = self.stage.cluster.peek_all(DEVICE, TENANT)
+        devices = self.env.cluster.peek_all(DEVICE, TENANT)
         placed: dict[str, Counter[str]] = {node: Counter() for node in self.hardware.cards}
         for device in devices:
             found = status(device)
@@ -114,15 +114,15 @@ class Cards(Story):
     async def calm(self) -> None:
         self.kubelets.late = 0.0
         for node in sorted(self.hardware.cards):
-            await self.players.cordon(node, False)
+            await self.ecosystem.cordon(node, False)
             await self.tell_cards(node)
-        await self.stage.settle()
+        await self.env.settle()
         for node in sorted(self.hardware.cards):
             await self.tell_cards(node)
 
     def nothing_lost(self) -> None:
         """At rest the binder's free units are what the hardware has, and every launcher runs."""
-        for replica in self.stage.replicas:
+        for replica in self.env.replicas:
             for node, cards in self.hardware.cards.items():
                 for name in cards[0].names:
                     units = replica.state.units_on(node, name)
@@ -134,7 +134,7 @@ class Cards(Story):
         assert waiting == [], f"launchers that do not start: {waiting}"
 
     def launchers(self) -> list[dict[str, Any]]:
-        pods = self.stage.cluster.peek_all(POD, TENANT)
+        pods = self.env.cluster.peek_all(POD, TENANT)
         return [pod for pod in pods if phase_of(pod) not in ("Succeeded", "Failed") and any(requests(pod))]
 
 
@@ -158,5 +158,5 @@ class HarshCardStory(Cards, HarshStory):
 
     async def calm(self) -> None:
         await HarshStory.calm(self)
-        await self.players.kubevirt(TABLE)
+        await self.ecosystem.kubevirt(TABLE)
         await Cards.calm(self)

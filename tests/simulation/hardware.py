@@ -1,7 +1,7 @@
 """Cards as hardware has them, for a simulation: memory, instances, a device plugin and an agent that tell of it.
 
 Independent of the product's sums: a launcher that starts takes its instances from cards the seed picks, and what
-does not fit any card fails. Neighbours: `cards` (the story), `reconciler.memory.machinery` (the kubelets).
+does not fit any card fails. Neighbours: `cards` (the story), `reconciler.cluster.memory.scheduling` (the kubelets).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from reconciler.core.objects import POD, Function, Profile
-from reconciler.memory import MemoryCluster
-from reconciler.memory.machinery import Kubelets
-from reconciler.memory.pods import FINISHED, node_of, phase_of, requests_of
+from reconciler.cluster.memory import MemoryCluster
+from reconciler.cluster.memory.pods import FINISHED, node_of, phase_of, requests_of
+from reconciler.cluster.memory.scheduling import Kubelets
+from reconciler.core.model.objects import POD, Function, Profile
 
 SMALL, LARGE = "nvidia.com/A16-2Q", "nvidia.com/A16-4Q"
 WHOLE, PART = "nvidia.com/A30", "nvidia.com/A30-VF"

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from reconciler.core.objects import DEVICE, GPU_NODE, NODE, POD, RELEASE, VMI
-from reconciler.core.tenants import owned_namespace, parent_of
-from reconciler.memory import MemoryCluster
+from reconciler.cluster.memory import MemoryCluster
+from reconciler.core.model.objects import DEVICE, GPU_NODE, NODE, POD, RELEASE, VMI
+from reconciler.core.tenancy.tenants import owned_namespace, parent_of
 
 HOLDING = ("Bound", "Releasing")
 ACCEPTED = ("Held", "Attached", "Bound", "Lost", "Releasing")

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
-from reconciler.core.objects import Kind
-from reconciler.informers import Timing
-from reconciler.memory import MemoryCluster
-from reconciler.virtual_time import VirtualTime
+from reconciler.cluster.informers import Timing
+from reconciler.cluster.memory import MemoryCluster
+from reconciler.core.model.objects import Kind
+from reconciler.demo.virtual_time import VirtualTime
 
 T = TypeVar("T")
 

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from journal.store import Journal, MemoryJournal
-from reconciler.cluster import ClusterError
-from reconciler.core.objects import DEVICE, POD, VMI
-from reconciler.embedded import SERVICE_ACCOUNT, Replica
-from reconciler.memory import Call, Fault
-from reconciler.stage import Stage
+from reconciler.cluster.memory import Call, Fault
+from reconciler.cluster.port import ClusterError
+from reconciler.core.model.objects import DEVICE, POD, VMI
+from reconciler.demo.embedded import SERVICE_ACCOUNT, Replica
+from reconciler.demo.environment import Environment
 from tests.simulation.safety import Safety, status
 
 A, B = "nvidia.com/A10", "nvidia.com/L4"
@@ -32,9 +32,9 @@ class Story:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.stage = Stage(settings={"lost_grace": GRACE, "attach_grace": GRACE})
-        self.players = self.stage.players
-        self.safety = Safety(self.stage.cluster, CLASSES, forgiving_seconds=90)
+        self.env = Environment(settings={"lost_grace": GRACE, "attach_grace": GRACE})
+        self.ecosystem = self.env.ecosystem
+        self.safety = Safety(self.env.cluster, CLASSES, forgiving_seconds=90)
         self.log: list[str] = []
         self.journals: list[Journal] = []
         self.tasks: set[asyncio.Task[None]] = set()
@@ -43,23 +43,23 @@ class Story:
         self._allocatable = {node: dict(units) for node, units in NODES.items()}
 
     async def open(self) -> None:
-        await self.stage.open()
+        await self.env.open()
         for node, units in NODES.items():
-            await self.players.add_node(node, units)
-        await self.players.kubevirt({A: "10DE:2236", B: "10DE:27B8"})
+            await self.ecosystem.add_node(node, units)
+        await self.ecosystem.kubevirt({A: "10DE:2236", B: "10DE:27B8"})
         for name, resource in CLASSES.items():
-            await self.players.gpu_class(name, resource)
+            await self.ecosystem.gpu_class(name, resource)
         for name, quotas in BUDGETS.items():
-            await self.players.tenant(name, quotas=quotas)
-        await self.players.tenant("sub", parent="tenant-a", quotas={"gpu.cozystack.io/a10": 2})
+            await self.ecosystem.tenant(name, quotas=quotas)
+        await self.ecosystem.tenant("sub", parent="tenant-a", quotas={"gpu.cozystack.io/a10": 2})
         for _ in range(2):
             await self._add_replica(MemoryJournal(), f"r{len(self.journals)}")
-        await self.stage.later(3)
+        await self.env.later(3)
 
     async def _add_replica(self, journal: Journal, identity: str) -> None:
         if journal not in self.journals:
             self.journals.append(journal)
-        await self.stage.add_replica(journal, identity, new_id=self._new_id, snapshot_every=150, bind_seconds=4.0)
+        await self.env.add_replica(journal, identity, new_id=self._new_id, snapshot_every=150, bind_seconds=4.0)
 
     def _new_id(self) -> str:
         self._ids += 1
@@ -67,7 +67,7 @@ class Story:
 
     async def close(self) -> None:
         with contextlib.suppress(TimeoutError):
-            await self.stage.close()
+            await self.env.close()
 
     # Steps
 
@@ -76,7 +76,7 @@ class Story:
         things = self.things()
         thing = self.random.choices([found for _, found in things], [weight for weight, _ in things])[0]
         await thing()
-        await self.stage.settle()
+        await self.env.settle()
         self.check()
 
     def things(self) -> list[tuple[int, Callable[[], Awaitable[None]]]]:
@@ -101,12 +101,12 @@ class Story:
 
     def check(self) -> None:
         self.safety.check()
-        for replica in self.stage.replicas:
+        for replica in self.env.replicas:
             if replica.failed is not None:
                 raise AssertionError(f"a replica ended: {replica.failed!r}") from replica.failed
 
     def tell(self, text: str) -> None:
-        self.log.append(f"{self.stage.time.timer():8.2f} {text}")
+        self.log.append(f"{self.env.time.timer():8.2f} {text}")
 
     def _name(self, prefix: str) -> str:
         self._names += 1
@@ -114,7 +114,7 @@ class Story:
 
     async def attempt(self, text: str, action: Awaitable[Any]) -> None:
         try:
-            await self.stage.do(action)
+            await self.env.do(action)
         except ClusterError as error:
             self.tell(f"{text}: {error.message[:160]}")
         else:
@@ -124,14 +124,12 @@ class Story:
         tenant, count = self.random.choice(TENANTS), self.random.choice((1, 1, 2))
         name, class_name = self._name("d"), self.random.choice(sorted(CLASSES))
         await self.attempt(
-            f"order {tenant}/{name} {count} {class_name}", self.players.order(tenant, name, class_name, count)
+            f"order {tenant}/{name} {count} {class_name}", self.ecosystem.order(tenant, name, class_name, count)
         )
 
     def _references(self, tenant: str) -> list[Any]:
         ordered = [
-            d["metadata"]["name"]
-            for d in self.stage.cluster.peek_all(DEVICE, tenant)
-            if not d["metadata"].get("labels")
+            d["metadata"]["name"] for d in self.env.cluster.peek_all(DEVICE, tenant) if not d["metadata"].get("labels")
         ]
         chosen: list[Any] = self.random.sample(ordered, min(len(ordered), self.random.choice((0, 1, 1, 2))))
         if not chosen or self.random.random() < 0.4:
@@ -145,7 +143,7 @@ class Story:
         dry = self.random.random() < 0.1
         await self.attempt(
             f"start {tenant}/{name} {references}{' (dry run)' if dry else ''}",
-            self.players.vmi(tenant, name, references, dry_run=dry, spec=self.constraints()),
+            self.ecosystem.vmi(tenant, name, references, dry_run=dry, spec=self.constraints()),
         )
 
     def constraints(self) -> dict[str, Any]:
@@ -158,10 +156,10 @@ class Story:
         references = self._references(tenant)
         first = self._name("vm")
         second = first if self.random.random() < 0.3 else self._name("vm")
-        outcomes = await self.stage.do(
+        outcomes = await self.env.do(
             asyncio.gather(
-                self.players.vmi(tenant, first, references),
-                self.players.vmi(tenant, second, references),
+                self.ecosystem.vmi(tenant, first, references),
+                self.ecosystem.vmi(tenant, second, references),
                 return_exceptions=True,
             )
         )
@@ -172,24 +170,24 @@ class Story:
                 raise outcome
 
     def _some_vmi(self) -> tuple[str, str] | None:
-        found = [(v["metadata"]["namespace"], v["metadata"]["name"]) for v in self.stage.cluster.peek_all(VMI)]
+        found = [(v["metadata"]["namespace"], v["metadata"]["name"]) for v in self.env.cluster.peek_all(VMI)]
         return self.random.choice(found) if found else None
 
     async def stop(self) -> None:
         found = self._some_vmi()
         if found:
-            await self.attempt(f"stop {found}", self.players.stop(*found))
+            await self.attempt(f"stop {found}", self.ecosystem.stop(*found))
 
     async def finish(self) -> None:
         found = self._some_vmi()
         if found:
             phase = self.random.choice(("Succeeded", "Failed"))
-            await self.attempt(f"finish {found} {phase}", self.players.finish(*found, phase))
+            await self.attempt(f"finish {found} {phase}", self.ecosystem.finish(*found, phase))
 
     async def delete_device(self) -> None:
         found = [
             d
-            for d in self.stage.cluster.peek_all(DEVICE)
+            for d in self.env.cluster.peek_all(DEVICE)
             if not d["metadata"].get("labels") and not d["metadata"].get("deletionTimestamp")
         ]
         if not found:
@@ -200,20 +198,20 @@ class Story:
         metadata = device["metadata"]
         await self.attempt(
             f"delete {metadata['namespace']}/{metadata['name']} ({status(device).get('phase')})",
-            self.players.tenant_port.delete(DEVICE, metadata["namespace"], metadata["name"]),
+            self.ecosystem.tenant_port.delete(DEVICE, metadata["namespace"], metadata["name"]),
         )
 
     async def raw_pod(self) -> None:
         tenant, resource = self.random.choice(TENANTS), self.random.choice((A, B))
         name = self._name("raw")
-        await self.attempt(f"raw pod {tenant}/{name} {resource}", self.players.pod(tenant, name, {resource: 1}))
+        await self.attempt(f"raw pod {tenant}/{name} {resource}", self.ecosystem.pod(tenant, name, {resource: 1}))
 
     async def remove_pod(self) -> None:
-        found = [p["metadata"] for p in self.stage.cluster.peek_all(POD) if p["metadata"]["name"].startswith("raw")]
+        found = [p["metadata"] for p in self.env.cluster.peek_all(POD) if p["metadata"]["name"].startswith("raw")]
         if found:
             pod = self.random.choice(found)
             await self.attempt(
-                f"delete pod {pod['name']}", self.players.tenant_port.delete(POD, pod["namespace"], pod["name"])
+                f"delete pod {pod['name']}", self.ecosystem.tenant_port.delete(POD, pod["namespace"], pod["name"])
             )
 
     async def shrink(self) -> None:
@@ -221,45 +219,45 @@ class Story:
         resource = self.random.choice(sorted(NODES[node]))
         units = max(0, self._allocatable[node][resource] - self.random.choice((1, 1, 4)))
         self._allocatable[node][resource] = units
-        await self.attempt(f"{node} {resource} -> {units}", self.players.allocatable(node, {resource: units}))
+        await self.attempt(f"{node} {resource} -> {units}", self.ecosystem.allocatable(node, {resource: units}))
 
     async def grow(self) -> None:
         node = self.random.choice(sorted(NODES))
         self._allocatable[node] = dict(NODES[node])
-        await self.attempt(f"{node} whole again", self.players.allocatable(node, NODES[node]))
+        await self.attempt(f"{node} whole again", self.ecosystem.allocatable(node, NODES[node]))
 
     async def cordon(self) -> None:
         node, on = self.random.choice(sorted(NODES)), self.random.random() < 0.5
-        await self.attempt(f"cordon {node} {on}", self.players.cordon(node, on))
+        await self.attempt(f"cordon {node} {on}", self.ecosystem.cordon(node, on))
 
     async def silence(self) -> None:
         node = self.random.choice(sorted(NODES))
-        await self.attempt(f"{node} silent", self.players.ready(node, "Unknown"))
-        await self.stage.later(self.random.choice((5, 60)))
+        await self.attempt(f"{node} silent", self.ecosystem.ready(node, "Unknown"))
+        await self.env.later(self.random.choice((5, 60)))
         self.safety.check()
-        await self.attempt(f"{node} back", self.players.ready(node, "True"))
+        await self.attempt(f"{node} back", self.ecosystem.ready(node, "True"))
 
     async def wait(self) -> None:
-        await self.stage.later(self.random.choice((1, 5, 25, 70)))
+        await self.env.later(self.random.choice((1, 5, 25, 70)))
 
     async def kill_leader(self) -> None:
         """The leader dies somewhere between commit and write; another takes over."""
-        leader = self.stage.leader
+        leader = self.env.leader
         if leader is not None:
             self.tell(f"kill {leader.controller.identity}")
             await leader.kill()
             await self._replace(leader)
 
     async def restart(self) -> None:
-        replica = self.random.choice(self.stage.replicas)
+        replica = self.random.choice(self.env.replicas)
         self.tell(f"restart {replica.controller.identity}")
-        await self.stage.do(replica.stop())
+        await self.env.do(replica.stop())
         await self._replace(replica)
 
     async def _replace(self, replica: Replica) -> None:
         """The same pod comes back on the same journal, or on an empty one."""
-        self.stage.replicas.remove(replica)
-        await self.stage.later(self.random.choice((0, 3, 20)))
+        self.env.replicas.remove(replica)
+        await self.env.later(self.random.choice((0, 3, 20)))
         journal = replica.controller.journal if self.random.random() < 0.5 else MemoryJournal()
         await self._add_replica(journal, f"{replica.controller.identity}+")
 
@@ -267,11 +265,11 @@ class Story:
 
     def trouble(self, on: bool) -> None:
         """Let calls and watches of the binder fail at random."""
-        self.stage.cluster.faults = self.fault if on else None
+        self.env.cluster.faults = self.fault if on else None
         self.tell(f"trouble {on}")
         if not on:
-            self.stage.cluster.fate.release_all()
-            self.stage.cluster.watches.heal()
+            self.env.cluster.fault_injector.release_all()
+            self.env.cluster.watches.heal()
 
     def _release_later(self) -> None:
         """An answer overtaken by the watch, by less than the binder's patience."""
@@ -282,8 +280,8 @@ class Story:
         """Let every held call go on."""
 
         async def release() -> None:
-            await self.stage.time.sleep(seconds)
-            self.stage.cluster.fate.release_all()
+            await self.env.time.sleep(seconds)
+            self.env.cluster.fault_injector.release_all()
 
         task = asyncio.ensure_future(release())
         self.tasks.add(task)

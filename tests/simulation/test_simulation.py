@@ -10,11 +10,11 @@ import os
 
 import pytest
 
-from reconciler import replay
 from reconciler.core import snapshot
-from reconciler.core.state import PlacementState
+from reconciler.core.state.placement_state import PlacementState
+from reconciler.debugging import replay
 from tests.simulation.cards import Cards, CardStory, HarshCardStory
-from tests.simulation.harsh import HarshStory
+from tests.simulation.fault_story import HarshStory
 from tests.simulation.safety import left_over
 from tests.simulation.story import NODES, Story
 
@@ -35,7 +35,7 @@ async def play(seed: int, steps: int = STEPS, kind: type[Story] = Story) -> Stor
             if index % 15 in (5, 14):
                 story.trouble(index % 15 == 5)
             await story.step()
-            for replica in story.stage.replicas:
+            for replica in story.env.replicas:
                 same_when_counted_anew(replica.state)
         await come_to_rest(story)
     except BaseException as error:
@@ -51,19 +51,19 @@ async def come_to_rest(story: Story) -> None:
     story.trouble(False)
     if isinstance(story, HarshStory | Cards):
         await story.calm()
-    await story.stage.later(400)
+    await story.env.later(400)
     for node in sorted(NODES):
-        await story.players.cordon(node, False)
-    await story.stage.later(120)
+        await story.ecosystem.cordon(node, False)
+    await story.env.later(120)
     story.check()
-    assert left_over(story.stage.cluster) == []
-    for replica in story.stage.replicas:
+    assert left_over(story.env.cluster) == []
+    for replica in story.env.replicas:
         assert not replica.state.pending, "writes are still under way"
         assert not replica.state.stale, "objects are still to be read again"
     agree(story)
     if isinstance(story, Cards):
         await story.calm()
-        await story.stage.later(2)
+        await story.env.later(2)
         story.nothing_lost()
 
 
@@ -83,7 +83,7 @@ def agree(story: Story) -> None:
     """Every replica knows the same of every device."""
     first, *others = [
         {(d.namespace, d.name): (d.phase, d.placement, d.attachment) for d in replica.state.all_devices()}
-        for replica in story.stage.replicas
+        for replica in story.env.replicas
     ]
     for other in others:
         assert other == first

@@ -12,24 +12,13 @@ from typing import Any
 
 import msgspec
 
-from reconciler.cluster import AlreadyExists, Conflict, NotFound, Preconditions
-from reconciler.core import wire
-from reconciler.core.charges import ChargeTree
-from reconciler.core.checks import Refusal
-from reconciler.core.device_index import accepted
-from reconciler.core.objects import (
-    DEVICE,
-    VMI,
-    Constraints,
-    Device,
-    GpuClass,
-    Kind,
-    Namespace,
-    Node,
-    Settings,
-)
-from reconciler.core.references import TemplateReference
-from reconciler.core.vocabulary import (
+from reconciler.cluster.port import AlreadyExists, Conflict, NotFound, Preconditions
+from reconciler.core.admission.checks import Refusal
+from reconciler.core.model import wire
+from reconciler.core.model.device_state import accepted
+from reconciler.core.model.objects import DEVICE, VMI, Constraints, Device, GpuClass, Kind, Namespace, Node, Settings
+from reconciler.core.model.references import TemplateReference
+from reconciler.core.model.vocabulary import (
     API_VERSION,
     DEVICE_FINALIZER,
     DEVICES_ANNOTATION,
@@ -37,6 +26,7 @@ from reconciler.core.vocabulary import (
     Phase,
     Reason,
 )
+from reconciler.core.tenancy.charges import ChargeTree
 from webhooks.binding import BindClient
 from webhooks.clock import Clock
 from webhooks.devices import DeviceWebhook

@@ -12,10 +12,10 @@ from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reconciler.core import catalog, checks
-from reconciler.core.objects import ACCESS_REVIEW, TOKEN_REVIEW
-from reconciler.core.vocabulary import Mode, Reason
-from reconciler.memory import MemoryCluster
+from reconciler.cluster.memory import MemoryCluster
+from reconciler.core.admission import catalog, checks
+from reconciler.core.model.objects import ACCESS_REVIEW, TOKEN_REVIEW
+from reconciler.core.model.vocabulary import Mode, Reason
 from tests.core.world import NS, R, World
 from webhooks.catalog import PATH, Catalog, answer
 from webhooks.devices import DeviceWebhook

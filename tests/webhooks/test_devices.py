@@ -4,9 +4,9 @@ import copy
 
 import pytest
 
-from reconciler.core.checks import Refusal
-from reconciler.core.objects import Namespace
-from reconciler.core.vocabulary import DEVICE_FINALIZER, EPOCH_ANNOTATION, TEMPLATE_LABEL, Reason
+from reconciler.core.admission.checks import Refusal
+from reconciler.core.model.objects import Namespace
+from reconciler.core.model.vocabulary import DEVICE_FINALIZER, EPOCH_ANNOTATION, TEMPLATE_LABEL, Reason
 from tests.webhooks.fakes import NS, WRITER, World, device_body, review
 from webhooks.review import ALLOWED, Denied
 
@@ -121,9 +121,7 @@ async def test_w1_the_binder_finalizes_fences_and_may_not_change_an_order(world)
     fenced["metadata"]["finalizers"] = []
     ok = review(fenced, old=device_body("d1"), operation="UPDATE", user=WRITER)
     assert await world.devices(ok, 9.5) == ALLOWED
-    found = await denied(
-        world, _changed(("spec", "count"), 2), old=device_body("d1"), operation="UPDATE", user=WRITER
-    )
+    found = await denied(world, _changed(("spec", "count"), 2), old=device_body("d1"), operation="UPDATE", user=WRITER)
     assert found.reason is Reason.IMMUTABLE_FIELD
 
 

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from reconciler.cluster import Conflict, Rejected, Unavailable
-from reconciler.core.checks import Refusal
-from reconciler.core.objects import DEVICE, VMI, Namespace, Node, Requirement, Settings, Term, Toleration
-from reconciler.core.references import TemplateReference
-from reconciler.core.vocabulary import (
+from reconciler.cluster.port import Conflict, Rejected, Unavailable
+from reconciler.core.admission.checks import Refusal
+from reconciler.core.model.objects import DEVICE, VMI, Namespace, Node, Requirement, Settings, Term, Toleration
+from reconciler.core.model.references import TemplateReference
+from reconciler.core.model.vocabulary import (
     DEVICE_FINALIZER,
     DEVICES_ANNOTATION,
     DEVICES_LABEL,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from reconciler.core.objects import DEVICE
-from reconciler.core.vocabulary import DEVICES_LABEL, DOMAIN_ANNOTATION, MIGRATION_LABEL, Reason
+from reconciler.core.model.objects import DEVICE
+from reconciler.core.model.vocabulary import DEVICES_LABEL, DOMAIN_ANNOTATION, MIGRATION_LABEL, Reason
 from tests.webhooks.fakes import NS, FakeView, World, device_body, patched, review
 from webhooks.review import Denied
 

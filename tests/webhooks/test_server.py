@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from reconciler.core.vocabulary import DEVICES_ANNOTATION, DEVICES_LABEL, Reason
+from reconciler.core.model.vocabulary import DEVICES_ANNOTATION, DEVICES_LABEL, Reason
 from tests.webhooks.fakes import NS, World, vmi_body
 from webhooks.certificates import Certificates
 from webhooks.review import MAX_REVIEW_BYTES, Answer, Denied, MalformedReview, read_review

@@ -2,8 +2,8 @@
 
 import pytest
 
-from reconciler.core.tenants import Budgets, class_key, raw_key
-from reconciler.core.vocabulary import TENANT_KIND_LABEL, Reason
+from reconciler.core.model.vocabulary import TENANT_KIND_LABEL, Reason
+from reconciler.core.tenancy.tenants import Budgets, class_key, raw_key
 from tests.webhooks.fakes import A100, World, review
 from webhooks.review import ALLOWED, Denied
 
@@ -30,9 +30,7 @@ def release(quotas, *, tenant=True, values=True):
 
 async def judge(world, quotas, old=None, **more):
     operation = "CREATE" if old is None else "UPDATE"
-    return await world.tenants(
-        review(release(quotas), old=old, operation=operation, namespace=PARENT, **more), 9.5
-    )
+    return await world.tenants(review(release(quotas), old=old, operation=operation, namespace=PARENT, **more), 9.5)
 
 
 async def refused(world, quotas, old=None):

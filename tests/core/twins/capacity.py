@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from reconciler.core.objects import Device, GpuClass, GpuNode, Node, Object, Pod, Vmi
+from reconciler.core.model.objects import Device, GpuClass, GpuNode, Node, Object, Pod, Vmi
 
 
 class Sums(NamedTuple):
@@ -25,7 +25,7 @@ class Sums(NamedTuple):
 
 
 class Twin:
-    """`objects`: all there are. `spoken`, `ghosts`: by node; `silent`: nodes."""
+    """`objects`: all there are. `spoken`, `vanished`: by node; `silent`: nodes."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Twin:
         names: Iterable[str],
         spoken: dict[str, set[str]],
         silent: set[str],
-        ghosts: dict[str, dict[str, int]],
+        vanished: dict[str, dict[str, int]],
     ) -> None:
         every = list(objects)
         self.nodes = [found for found in every if isinstance(found, Node)]
@@ -43,7 +43,7 @@ class Twin:
         self.vmis = [found for found in every if isinstance(found, Vmi)]
         self.classes = [found for found in every if isinstance(found, GpuClass)]
         self.names = set(names)
-        self.spoken, self.silent, self.ghosts = spoken, silent, ghosts
+        self.spoken, self.silent, self.vanished = spoken, silent, vanished
 
     # One object
 
@@ -102,14 +102,8 @@ class Twin:
 
     def served(self, node: Node, name: str) -> int | None:
         for report in self.reports:
-            if (
-                report.name == node.name
-                and node.name not in self.silent
-                and name in self.spoken.get(node.name, ())
-            ):
-                return sum(
-                    1 for function in report.functions if function.healthy and function.resource_name == name
-                )
+            if report.name == node.name and node.name not in self.silent and name in self.spoken.get(node.name, ()):
+                return sum(1 for function in report.functions if function.healthy and function.resource_name == name)
         if not node.ready or node.allocatable is None:
             return None
         return node.allocatable.get(name, 0)
@@ -147,7 +141,7 @@ class Twin:
             return Sums(None, placed, raw, requests, absent, 0)
         served = self.served(node, name)
         free = min((served or 0) - placed - raw, (node.allocatable or {}).get(name, 0) - requests - absent)
-        if not node.ready or self.ghosts.get(node_name, {}).get(name):
+        if not node.ready or self.vanished.get(node_name, {}).get(name):
             free = 0
         return Sums(served, placed, raw, requests, absent, max(0, free))
 

@@ -1,4 +1,4 @@
-"""Naive twins of `reconciler.core.units`: slow, obvious, written without looking at it."""
+"""Naive twins of `reconciler.core.capacity.supply`: slow, obvious, written without looking at it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from decimal import Decimal, localcontext
 from itertools import product
 
-from reconciler.core.objects import Function
+from reconciler.core.model.objects import Function
 
 BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
 DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}

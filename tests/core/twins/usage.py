@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from reconciler.core.objects import Device, GpuClass, Object, Pod, Vmi
+from reconciler.core.model.objects import Device, GpuClass, Object, Pod, Vmi
 
 SECOND = 1000
 Key = tuple[str, str, str]

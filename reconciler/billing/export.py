@@ -1,0 +1,291 @@
+"""Usage records out of journals: several replicas' as one, for a window, a tenant, in plain formats (U3).
+
+Owns the way from journals to a sorted stream of records, and JSON Lines and CSV. Neighbours: `usage_merge` (where
+journals differ), `sorter` (sorting without memory), `focus`, `parquet` (other formats). Times are ms since the
+epoch; what is written is RFC 3339 in UTC and exact decimals.
+"""
+
+from __future__ import annotations
+
+import csv as csv_module
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import IO
+
+import msgspec
+
+from journal.store import Journal, JournalPruned
+from reconciler.billing.external_sort import ExternalSort
+from reconciler.billing.merge import Knowledge, Told, merge, order
+from reconciler.core import snapshot
+from reconciler.core.fold import fold
+from reconciler.core.metering.usage_records import Record, UsageFold
+from reconciler.core.state.placement_state import PlacementState
+
+Progress = Callable[[int, int], None]
+"""Called with (entries read, entries to read) over all journals."""
+
+PROGRESS_ENTRIES = 1000
+"""A bar that moves more often only costs."""
+
+COLUMNS = (
+    "id",
+    "interval",
+    "cluster",
+    "tenant",
+    "namespace",
+    "class",
+    "resourceName",
+    "units",
+    "kind",
+    "name",
+    "uid",
+    "vmi",
+    "node",
+    "state",
+    "from",
+    "to",
+    "unitSeconds",
+    "open",
+    "exact",
+    "fromNotBefore",
+    "fromNotAfter",
+    "toNotBefore",
+    "toNotAfter",
+)
+"""What is written of a record, in this order, by every plain format."""
+
+
+def usage(
+    journals: Sequence[Journal],
+    *,
+    cluster: str,
+    start: int | None = None,
+    end: int | None = None,
+    tenant: str = "",
+    include_open: bool = False,
+    now: int | None = None,
+    as_of: int | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Record]:
+    """Records of one cluster from one or more of its replicas' journals, without doubles, in order of beginning.
+
+    `start`, `end` (ms, half open): intervals are cut to the window; an id is that of the piece. `tenant`: only
+    it and the tenants below it. An interval that goes on past `end` is complete for the window. One that still
+    goes on where the journals end is left out, or with `include_open` told up to there. `now`: until when
+    the newest journal is known to be complete (a running controller that wrote nothing since had nothing to
+    write); without it, until its last entry. `as_of`: as was known at that time (ms): later entries are not read.
+
+    Raises `JournalPruned` where a journal begins after its first entry and without a snapshot, ValueError for
+    a window that ends before it begins, `SnapshotError` where a pruned
+    journal's snapshot is none this build reads.
+    """
+    if start is not None and end is not None and end < start:
+        raise ValueError(f"the window ends ({rfc3339(end)}) before it begins ({rfc3339(start)})")
+    with ExternalSort(Told, order) as told, ExternalSort(Record, by_beginning) as kept:
+        knowledge = []
+        report = _Report(journals, progress)
+        newest = max((journal.last_at for journal in journals), default=0)
+        for number, journal in enumerate(journals):
+            current = now if journal.last_at == newest else None
+            reader = _Reader(journal, UsageFold(cluster), start, current, as_of)
+            for record, provisional in reader.records(report):
+                if _within(record, start, end):
+                    told.add(Told(record, number, provisional))
+            knowledge.append(reader.knowledge)
+        known = max((one.until for one in knowledge), default=0)
+        for record in merge(told, knowledge):
+            piece = _piece(record, start, end, known, include_open)
+            if piece is not None and (not tenant or tenant in piece.tenants):
+                kept.add(piece)
+        report.done()
+        yield from kept
+
+
+def rfc3339(time: int) -> str:
+    """Milliseconds since the Unix epoch as RFC 3339 in UTC, with three decimals."""
+    moment = datetime.fromtimestamp(time // 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time % 1000:03d}Z"
+
+
+def by_beginning(record: Record) -> tuple[object, ...]:
+    """The order records are told in, whole for every record: an id names what is counted and since when."""
+    return (
+        record.start,
+        record.namespace,
+        record.kind,
+        record.name,
+        record.uid,
+        record.resource_name,
+        record.state,
+        record.id,
+    )
+
+
+def _within(record: Record, start: int | None, end: int | None) -> bool:
+    return (start is None or record.end > start or record.open) and (end is None or record.start < end)
+
+
+def _piece(record: Record, start: int | None, end: int | None, known: int, include_open: bool) -> Record | None:
+    complete = end is not None and known >= end
+    if record.open and not complete and not include_open:
+        return None
+    piece = record.cut(start, end)
+    if complete and piece.open:
+        piece = msgspec.structs.replace(piece, open=False)
+    return piece if piece.end > piece.start else None
+
+
+class _Report:
+    """Adds up how far several journals have been read."""
+
+    def __init__(self, journals: Sequence[Journal], progress: Progress | None) -> None:
+        self._total = sum(journal.last_seq - journal.first_seq + 1 for journal in journals)
+        self._progress = progress
+        self._read = 0
+
+    def step(self) -> None:
+        self._read += 1
+        if self._progress is not None and self._read % PROGRESS_ENTRIES == 0:
+            self._progress(self._read, self._total)
+
+    def done(self) -> None:
+        if self._progress is not None:
+            self._progress(self._total, self._total)
+
+
+class _Reader:
+    """One journal's records; `knowledge` once they have been read."""
+
+    def __init__(
+        self, journal: Journal, usage_fold: UsageFold, start: int | None, now: int | None, as_of: int | None
+    ) -> None:
+        self._journal = journal
+        self._usage = usage_fold
+        self._as_of = as_of
+        self._now = now
+        self._state = _begin(journal, start if start is None or as_of is None else min(start, as_of))
+        self.knowledge = Knowledge(0)
+
+    def records(self, report: _Report) -> Iterator[tuple[Record, bool]]:
+        """Each record, and whether a later entry may change it."""
+        state = self._state
+        watched: list[tuple[int, int]] = []
+        since = state.now if state.synced else None
+        before = state.now
+        went_on = False
+        for entry in self._journal.read(after=state.seq):
+            if self._as_of is not None and entry.at > self._as_of:
+                went_on = True
+                break
+            fold(state, entry)
+            report.step()
+            if since is not None and not state.synced:
+                watched.append((since, before))
+                since = None
+            elif since is None and state.synced:
+                since = entry.at
+            before = entry.at
+            for record in self._usage.step(state, entry):
+                yield record, False
+        until = state.now if self._now is None else max(state.now, self._now)
+        if self._as_of is not None:
+            until = self._as_of if went_on else min(until, max(self._as_of, state.now))
+        if since is not None:
+            watched.append((since, until))
+        self.knowledge = Knowledge(until, tuple(watched))
+        for record in self._usage.open(state, until):
+            yield record, True
+
+
+def _begin(journal: Journal, start: int | None) -> PlacementState:
+    """The state to read on from: of the last snapshot before the window, else of the oldest, else none."""
+    first = journal.first_seq
+    found = None if start is None else journal.nearest_snapshot(at=start)
+    if found is None and first > 1:
+        found = journal.nearest_snapshot(seq=first - 1)
+        if found is None:
+            raise JournalPruned(1, first)
+    if found is None:
+        return PlacementState()
+    try:
+        return snapshot.restore(found.payload)
+    except snapshot.SnapshotError:
+        if first > 1:
+            raise
+        return PlacementState()
+
+
+# Plain formats
+
+
+def unit_seconds(record: Record) -> str:
+    """Units times seconds as an exact decimal; ms are the finest the journal knows."""
+    return plain(Decimal(record.unit_milliseconds).scaleb(-3))
+
+
+def plain(number: Decimal) -> str:
+    """A decimal without exponent and without trailing zeros."""
+    text = f"{number:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def row(record: Record) -> dict[str, str | int | bool | None]:
+    """A record under its public names (`COLUMNS`); bounds are null where an end is exact (U2)."""
+    return {
+        "id": record.id,
+        "interval": record.interval,
+        "cluster": record.cluster,
+        "tenant": record.tenant,
+        "namespace": record.namespace,
+        "class": record.class_name,
+        "resourceName": record.resource_name,
+        "units": record.units,
+        "kind": record.kind,
+        "name": record.name,
+        "uid": record.uid,
+        "vmi": record.vmi,
+        "node": record.node,
+        "state": record.state.value,
+        "from": rfc3339(record.start),
+        "to": rfc3339(record.end),
+        "unitSeconds": unit_seconds(record),
+        "open": record.open,
+        "exact": record.exact,
+        "fromNotBefore": _optional(record.start_earliest),
+        "fromNotAfter": _optional(record.start_latest),
+        "toNotBefore": _optional(record.end_earliest),
+        "toNotAfter": _optional(record.end_latest),
+    }
+
+
+def _optional(time: int | None) -> str | None:
+    return None if time is None else rfc3339(time)
+
+
+def write_jsonl(records: Iterable[Record], out: IO[str]) -> int:
+    """One JSON object a line; how many were written."""
+    count = 0
+    for record in records:
+        out.write(msgspec.json.encode(row(record)).decode())
+        out.write("\n")
+        count += 1
+    return count
+
+
+def write_csv(records: Iterable[Record], out: IO[str]) -> int:
+    """CSV (RFC 4180) with a header; an empty field is null. How many records were written."""
+    writer = csv_module.writer(out, lineterminator="\r\n")
+    writer.writerow(COLUMNS)
+    count = 0
+    for record in records:
+        writer.writerow([_cell(value) for value in row(record).values()])
+        count += 1
+    return count
+
+
+def _cell(value: str | int | bool | None) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,168 @@
+"""One timeline per subject out of several replicas' journals (U1, U2).
+
+Owns what is believed where two journals differ: who saw an end is believed before who did not, an interval told
+twice is one, and no two intervals of a subject overlap. The answer does not depend on the journals' order.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+import msgspec
+
+from reconciler.core.metering.usage_records import Record, identity
+
+
+class Knowledge(msgspec.Struct, frozen=True):
+    """When one journal knew the whole cluster, in ms: (from, until) of each unbroken time. It ends at `until`."""
+
+    until: int
+    watched: tuple[tuple[int, int], ...] = ()
+
+    def watching(self, at: int) -> bool:
+        """It saw everything at `at`, and went on."""
+        return any(since <= at < until for since, until in self.watched)
+
+    def unbroken(self, start: int, end: int) -> bool:
+        """It saw everything from `start` to `end`."""
+        return any(since <= start and end <= until for since, until in self.watched)
+
+    def next_look(self, at: int) -> int | None:
+        """When it knew everything again after `at`; None: never."""
+        return next((since for since, _ in self.watched if since >= at), None)
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A record and the number of the journal that tells it. `provisional`: a later fact may take it back."""
+
+    record: Record
+    journal: int
+    provisional: bool = False
+
+
+def order(told: Told) -> tuple[object, ...]:
+    """Subject by subject, each in time."""
+    record = told.record
+    return (
+        record.uid,
+        record.resource_name,
+        record.start,
+        record.interval,
+        record.end,
+        record.open,
+        not record.exact,
+        record.end_latest or 0,
+        record.end_earliest or 0,
+    )
+
+
+def merge(told: Iterable[Told], knowledge: list[Knowledge]) -> Iterator[Record]:
+    """Records of all journals, sorted by `order`, as one set without doubles. Holds one subject at a time."""
+    for _, found in groupby(told, key=lambda one: (one.record.uid, one.record.resource_name)):
+        yield from _subject(list(found), knowledge)
+
+
+def _subject(told: list[Told], knowledge: list[Knowledge]) -> list[Record]:
+    line: list[Record] = []
+    queue: list[tuple[int, bool, int, Record]] = []
+    for number, (_, group) in enumerate(groupby(told, key=lambda one: (one.record.start, one.record.interval))):
+        found = list(group)
+        record = _best(found, knowledge)
+        if record is not None:
+            unwatched = not any(knowledge[one.journal].watching(record.end) for one in found)
+            queue.append((record.start, unwatched, number, record))
+    heapq.heapify(queue)
+    while queue:
+        _, unwatched, number, record = heapq.heappop(queue)
+        if line and line[-1].end > record.start:
+            before, after = _apart(line.pop(), record)
+            if before is not None:
+                line.append(before)
+            if after is not None:
+                heapq.heappush(queue, (after.start, unwatched, number, after))
+        else:
+            line.append(record)
+    return line
+
+
+def _best(told: list[Told], knowledge: list[Knowledge]) -> Record | None:
+    """One interval as several journals tell it; None where another journal knew better when they ended."""
+    tellers = {one.journal for one in told}
+    silent = [one for number, one in enumerate(knowledge) if number not in tellers]
+    telling = [knowledge[number] for number in sorted(tellers)]
+    sure = [one.record for one in told if not one.provisional]
+    if sure:
+        best = _surest(sure)
+        return None if _refuted(best, telling, silent) else best
+    known = max(one.until for one in telling)
+    others = [one for one in silent if one.until > known]
+    last = max((one.record for one in told), key=lambda one: one.end)
+    if any(one.watching(known) for one in others) or _refuted(last, telling, silent):
+        return None
+    ended = [one.record for one in told if not one.record.open]
+    if ended:
+        return _surest(ended)
+    looks = [look for one in others if (look := one.next_look(known)) is not None]
+    if not looks:
+        return last
+    return msgspec.structs.replace(last, open=False, end_earliest=last.end, end_latest=min(looks))
+
+
+def _refuted(record: Record, telling: list[Knowledge], silent: list[Knowledge]) -> bool:
+    """A journal that does not tell it was there, and none that tells it was: at its end, or all the time."""
+    moment = record.end - 1
+    if not any(one.watching(moment) for one in telling) and any(one.watching(moment) for one in silent):
+        return True
+    telling_all = any(one.unbroken(record.start - 1, record.end) for one in telling)
+    return not telling_all and any(one.unbroken(record.start, record.end) for one in silent)
+
+
+def _surest(ended: list[Record]) -> Record:
+    """The end that was seen, of two the earlier: who tells the later missed it. Of ends nobody saw the last proven
+    moment, with the narrowest bounds."""
+    exact = [one for one in ended if one.end_earliest is None]
+    if exact:
+        return min(exact, key=lambda one: one.end)
+    last = max(ended, key=lambda one: one.end)
+    latest = max(last.end, min(one.end_latest or one.end for one in ended))
+    return msgspec.structs.replace(last, end_latest=latest)
+
+
+def _apart(first: Record, second: Record) -> tuple[Record | None, Record | None]:
+    """Two intervals of one subject that overlap, cut so that they do not. `first` starts first; of two that start
+    together it is the one whose teller watched on."""
+    if _same(first, second):
+        ends = [one for one in (first, second) if not one.open] or [first, second]
+        sure = _surest(ends) if not ends[0].open else max(ends, key=lambda one: one.end)
+        return None, msgspec.structs.replace(
+            first,
+            end=sure.end,
+            end_earliest=sure.end_earliest,
+            end_latest=sure.end_latest,
+            open=sure.open,
+        )
+    if second.start == first.start:
+        return None, max((first, second), key=lambda one: (one.end_earliest is None, one.end))
+    if first.open or first.end_earliest is not None:
+        cut = msgspec.structs.replace(
+            first,
+            end=second.start,
+            end_earliest=second.start_earliest,
+            end_latest=second.start_latest,
+            open=False,
+        )
+        return cut, second
+    if second.end <= first.end:
+        return first, None
+    moved = msgspec.structs.replace(
+        second, start=first.end, start_earliest=first.end_earliest, start_latest=first.end_latest
+    )
+    named = identity(moved)
+    return first, msgspec.structs.replace(moved, id=named, interval=named)
+
+
+def _same(first: Record, second: Record) -> bool:
+    """The same use, told with two beginnings."""
+    return identity(msgspec.structs.replace(second, start=first.start)) == first.interval

@@ -1,0 +1,147 @@
+"""The price book: what a unit costs an hour, and since when (U3).
+
+A YAML file the hoster keeps; the format is on `PriceBook`. Prices are decimals from the text of the file, never
+floats. Owns reading and lookup; what is done with a price is `focus`'s.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from reconciler.core.metering.usage_records import UsageState
+
+
+class PriceBookError(ValueError):
+    """The file is no price book, or has no price where one is needed; the message names file, place and way out."""
+
+
+class Price(msgspec.Struct, frozen=True):
+    """`key`: class name, or resource name for raw use. `per_unit_hour` in the book's currency, from `since` (ms)
+    on. `ident` names the price for good (FOCUS SkuPriceId)."""
+
+    key: str
+    state: UsageState
+    since: int
+    per_unit_hour: Decimal
+
+    @property
+    def ident(self) -> str:
+        return f"{self.key}/{self.state.value}/{datetime.fromtimestamp(self.since / 1000, UTC):%Y-%m-%d}"
+
+
+class _Loader(yaml.SafeLoader):
+    """Numbers stay text, so that no price passes through a float."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if not tag.endswith((":float", ":int", ":timestamp"))]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+class PriceBook:
+    """Prices of classes and resource names by state and date.
+
+    ```yaml
+    currency: EUR
+    prices:
+      a100:                      # a class name, or a resource name for raw use
+        - from: 2026-01-01       # UTC, from that midnight on
+          bound: "2.40"          # per unit and hour
+          held: "0.60"
+          lost: "0"
+      nvidia.com/GA102GL_A10:
+        - {from: 2026-01-01, raw: "3.10"}
+    ```
+    """
+
+    def __init__(self, currency: str, prices: list[Price], source: str = "the price book") -> None:
+        self.currency = currency
+        self._source = source
+        self._prices: dict[tuple[str, UsageState], list[Price]] = {}
+        for price in sorted(prices, key=lambda one: one.since):
+            self._prices.setdefault((price.key, price.state), []).append(price)
+
+    def spans(self, key: str, state: UsageState, start: int, end: int) -> list[tuple[int, int, Price]]:
+        """(from, to, price) pieces that cover a time (ms). Raises `PriceBookError` where none applies."""
+        found = self._prices.get((key, state), [])
+        pieces = []
+        for price, after in zip(found, [*found[1:], None], strict=True):
+            begin = max(start, price.since)
+            until = end if after is None else min(end, after.since)
+            if begin < until:
+                pieces.append((begin, until, price))
+        if not pieces or pieces[0][0] > start:
+            at = datetime.fromtimestamp(start / 1000, UTC)
+            raise PriceBookError(
+                f"{self._source} has no price for {key!r} {state.value} on {at:%Y-%m-%d}; "
+                f"add `{state.value}` under prices.{key} with a `from` no later than that"
+            )
+        return pieces
+
+
+def load(path: Path) -> PriceBook:
+    """Read a price book. Raises `PriceBookError`."""
+    try:
+        found = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except OSError as error:
+        raise PriceBookError(f"the price book {path} cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise PriceBookError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+    book = _map(found, path, "the file")
+    unknown = sorted(set(book) - {"currency", "prices"})
+    if unknown:
+        raise PriceBookError(f"{path}: {unknown[0]!r} is no key of a price book; it has `currency` and `prices`")
+    currency = book.get("currency")
+    if not isinstance(currency, str) or len(currency) != 3 or not currency.isalpha() or not currency.isupper():
+        raise PriceBookError(f"{path}: currency must be a three-letter code such as EUR, not {currency!r}")
+    prices = []
+    for key, entries in _map(book.get("prices"), path, "prices").items():
+        if not isinstance(entries, list):
+            raise PriceBookError(f"{path}: prices.{key} must be a list of dated prices")
+        for number, entry in enumerate(entries):
+            prices += _entry(str(key), entry, path, f"prices.{key}[{number}]")
+    return PriceBook(currency, prices, str(path))
+
+
+def _map(value: Any, path: Path, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise PriceBookError(f"{path}: {where} must be a map")
+    return value
+
+
+def _entry(key: str, entry: Any, path: Path, where: str) -> list[Price]:
+    fields = dict(_map(entry, path, where))
+    since = _day(fields.pop("from", None), path, where)
+    if not fields:
+        raise PriceBookError(f"{path}: {where} states no price; it takes {_states()}")
+    prices = []
+    for name, value in fields.items():
+        if name not in UsageState._value2member_map_:
+            raise PriceBookError(f"{path}: {where}.{name} is no state; it takes {_states()}")
+        try:
+            amount = Decimal(str(value))
+        except InvalidOperation:
+            amount = Decimal("NaN")
+        if not amount.is_finite() or amount < 0:
+            raise PriceBookError(f'{path}: {where}.{name} must be a price such as "2.40", not {value!r}')
+        prices.append(Price(key, UsageState(name), since, amount))
+    return prices
+
+
+def _states() -> str:
+    return ", ".join(state.value for state in UsageState)
+
+
+def _day(value: Any, path: Path, where: str) -> int:
+    try:
+        day = date.fromisoformat(str(value))
+    except ValueError:
+        raise PriceBookError(f"{path}: {where}.from must be a date such as 2026-01-01, not {value!r}") from None
+    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1000

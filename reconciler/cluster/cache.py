@@ -1,0 +1,246 @@
+"""What was last seen of every object of one kind, and which of it is news.
+
+Turns lists, watch lines and single reads into journal events, so that an idle cluster makes none (J3). Owns
+the order of facts: a deletion told by absence, a new object under an old name, a read that overtook the watch,
+an agent's report that fell silent. No I/O and no clock: times come in with each call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from journal.events import Event, ObjectDeleted, ObjectObserved, ObjectUnreadable, ReportSilenced
+from reconciler.core.model import wire
+from reconciler.core.model.objects import GpuNode, Kind, Object
+
+Address = tuple[str, str]
+"""(namespace, name)."""
+
+
+class CachedObject(msgspec.Struct, frozen=True):
+    """`model` None: the object could not be read, `error` says why."""
+
+    uid: str
+    version: str
+    model: Object | None = None
+    error: str = ""
+
+
+class Report(msgspec.Struct):
+    """`heard`: local seconds, monotonic, when `reported_at` last changed: the clocks of nodes do not matter."""
+
+    reported_at: int
+    heard: float
+
+
+class ObjectCache:
+    """The map of one kind. Every method emits its news in order; `emit` is the loop's queue."""
+
+    def __init__(self, kind: Kind, emit: Callable[[Event], None], *, report_stale_seconds: float) -> None:
+        self._kind = kind
+        self._emit = emit
+        self._report_stale_seconds = report_stale_seconds
+        self._known: dict[Address, CachedObject] = {}
+        self._gone: set[str] = set()
+        self._read: set[Address] | None = None
+        self._beside: list[set[str]] = []
+        self._reports: dict[str, Report] = {}
+        self._silent: set[str] = set()
+
+    def seed(
+        self,
+        items: Iterable[Object],
+        unreadable: Iterable[tuple[Address, str, str]],
+        silent: Iterable[str],
+        now: float,
+    ) -> None:
+        """Start from what a journal remembers, so that the first list tells only what changed meanwhile.
+        `unreadable`: (address, uid, error)."""
+        for item in items:
+            self._known[(item.namespace, item.name)] = CachedObject(item.uid, item.resource_version, item)
+            if isinstance(item, GpuNode):
+                self._reports[item.name] = Report(item.reported_at, now)
+        for address, uid, error in unreadable:
+            self._known[address] = CachedObject(uid, "", None, error)
+        self._silent.update(name for name in silent if name in self._reports)
+
+    def list_begins(self) -> None:
+        """A list is under way: reads that end before it does may know more than it will."""
+        self._read = set()
+
+    def listed(self, found: wire.Listed, now: float, last_seen: int) -> bool:
+        """The whole truth as of `found.resource_version`; says whether anything in it was news. `last_seen`:
+        ms since the epoch, until when a missing object is known to have been there (U2)."""
+        read = self._read or set()
+        self._read = None
+        present = {(item.namespace, item.name) for item in found.objects}
+        present.update((item.key.namespace, item.key.name) for item in found.unreadable)
+        self._gone.intersection_update(item.uid for item in found.objects)
+        news = False
+        for address in sorted(self._known.keys() - present):
+            if address not in read or not _older(found.resource_version, self._known[address].version):
+                self._forget(address, seen=False, last_seen=last_seen)
+                news = True
+        for item in found.objects:
+            address = (item.namespace, item.name)
+            known = self._known.get(address)
+            if address in read and known is not None and _older(item.resource_version, known.version):
+                continue
+            news |= self._changed(item, "list", now, last_seen)
+        for broken in found.unreadable:
+            news |= self._set_aside(broken, last_seen)
+        return news
+
+    def told(self, line: wire.Changed | wire.Removed | wire.Unreadable, now: float, last_seen: int) -> None:
+        """A watch line."""
+        if isinstance(line, wire.Changed):
+            item = line.object
+            known = self._known.get((item.namespace, item.name))
+            if known is not None and known.uid == item.uid and _older(item.resource_version, known.version):
+                return
+            self._changed(item, "watch", now, last_seen)
+        elif isinstance(line, wire.Removed):
+            self._gone.discard(line.uid)
+            self._note_removed(line.uid)
+            address = (line.key.namespace, line.key.name)
+            known = self._known.get(address)
+            if known is not None and known.uid == line.uid:
+                self._forget(address)
+        else:
+            self._set_aside(line, last_seen)
+
+    def read(self, address: Address, found: Object | wire.Unreadable | None, now: float, last_seen: int) -> None:
+        """The answer to a GET, None for NotFound. It is told even when it is no news: who asked waits for it."""
+        if self._read is not None:
+            self._read.add(address)
+        known = self._known.get(address)
+        if found is None:
+            if known is not None:
+                self._gone.add(known.uid)
+                self._forget(address)
+        elif isinstance(found, wire.Unreadable):
+            self._set_aside(found, last_seen)
+        elif known is None or known.uid != found.uid or not _older(found.resource_version, known.version):
+            self._changed(found, "read", now, last_seen)
+        elif known.model is not None:
+            self._observed(known.model, "read")
+
+    @contextlib.contextmanager
+    def beside(self) -> Iterator[set[str]]:
+        """While a list beside the watch is under way: the uids that are told as gone meanwhile."""
+        removed: set[str] = set()
+        self._beside.append(removed)
+        try:
+            yield removed
+        finally:
+            self._beside = [other for other in self._beside if other is not removed]
+
+    def caught_up(self, found: wire.Listed, removed: set[str], now: float, last_seen: int) -> None:
+        """What a list beside the watch shows, as far as nothing newer was told meanwhile. Whether something is
+        gone is left to the watch."""
+        for item in found.objects:
+            if item.uid in removed:
+                continue
+            if self._read is not None:
+                self._read.add((item.namespace, item.name))
+            self.told(wire.Changed(item), now, last_seen)
+
+    def silence(self, now: float) -> None:
+        """Say which reports have become stale since the last call (R5)."""
+        for name in sorted(self._reports.keys() - self._silent):
+            if now - self._reports[name].heard >= self._report_stale_seconds:
+                self._silent.add(name)
+                self._emit(ReportSilenced(node=name))
+
+    def _note_removed(self, uid: str) -> None:
+        for removed in self._beside:
+            removed.add(uid)
+
+    def _changed(self, item: Object, source: str, now: float, last_seen: int) -> bool:
+        address = (item.namespace, item.name)
+        if item.uid in self._gone:
+            return False
+        known = self._known.get(address)
+        if known is not None and known.uid != item.uid:
+            self._forget(address, seen=False, last_seen=last_seen)
+            known = None
+        news = known is None or known.model is None or wire.significant(self._kind, known.model, item)
+        if isinstance(item, GpuNode):
+            news |= self._reported(item, news, now)
+        self._known[address] = CachedObject(item.uid, item.resource_version, item)
+        if news or source == "read":
+            self._observed(item, source)
+        return news
+
+    def _reported(self, item: GpuNode, news: bool, now: float) -> bool:
+        """Whether a report must be told because it breaks a silence."""
+        report = self._reports.get(item.name)
+        renewed = report is None or report.reported_at != item.reported_at
+        if not renewed and not news:
+            return False
+        self._reports[item.name] = Report(item.reported_at, now)
+        silent = item.name in self._silent
+        self._silent.discard(item.name)
+        return silent
+
+    def _observed(self, item: Object, source: str) -> None:
+        self._emit(
+            ObjectObserved(
+                kind=self._kind.name,
+                namespace=item.namespace,
+                name=item.name,
+                uid=item.uid,
+                resource_version=item.resource_version,
+                source=source,
+                object=msgspec.Raw(msgspec.json.encode(item)),
+            )
+        )
+
+    def _set_aside(self, found: wire.Unreadable, last_seen: int) -> bool:
+        """An object that cannot be read; news once per error, not once per version of it (R10, J3)."""
+        address = (found.key.namespace, found.key.name)
+        known = self._known.get(address)
+        uid = found.uid or (known.uid if known is not None else "")
+        if known is not None and known.uid != uid:
+            self._forget(address, seen=False, last_seen=last_seen)
+            known = None
+        self._known[address] = CachedObject(uid, found.resource_version, None, found.error)
+        self._reports.pop(found.key.name, None)
+        if known is not None and known.model is None and known.error == found.error:
+            return False
+        self._emit(
+            ObjectUnreadable(
+                kind=self._kind.name,
+                namespace=found.key.namespace,
+                name=found.key.name,
+                uid=uid,
+                resource_version=found.resource_version,
+                error=found.error,
+            )
+        )
+        return True
+
+    def _forget(self, address: Address, *, seen: bool = True, last_seen: int = 0) -> None:
+        known = self._known.pop(address)
+        self._note_removed(known.uid)
+        self._reports.pop(address[1], None)
+        self._silent.discard(address[1])
+        namespace, name = address
+        self._emit(
+            ObjectDeleted(
+                kind=self._kind.name,
+                namespace=namespace,
+                name=name,
+                uid=known.uid,
+                seen=seen,
+                last_seen=0 if seen else last_seen,
+            )
+        )
+
+
+def _older(version: str, known: str) -> bool:
+    """Versions that are numbers are compared as such, others never (C41)."""
+    return version.isdigit() and known.isdigit() and int(version) < int(known)

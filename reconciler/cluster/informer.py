@@ -1,0 +1,220 @@
+"""One kind followed: list, watch, wait, list again (N7, N8).
+
+Owns when to list, when to watch on, how long to wait, and how to notice that a watch has fallen silent. What an
+answer means next to what was known is `cache`' business, what a line holds is `wire`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from journal.events import Event, KindListed
+from reconciler.cluster.cache import ObjectCache
+from reconciler.cluster.port import Cluster, ClusterError, Expired, KindMissing, NotFound, Unavailable
+from reconciler.core.model import wire
+from reconciler.core.model.objects import Kind
+
+WATCH_SECONDS = 120.0
+"""The server ends a watch after this long; a silent one is given up soon after (C38)."""
+DEAF_SECONDS = 300.0
+"""Above WATCH_SECONDS plus the client's slack plus one list: a kind not heard of for this long is deaf."""
+FIRST_DELAY_SECONDS = 0.5
+LAST_DELAY_SECONDS = 15.0
+SHORT_WATCH_SECONDS = 1.0
+"""A watch that ends sooner without a line counts as failed, or a server that ends each at once would be asked
+without a pause."""
+ABSENCES = 3
+"""A kind counts as not installed after this many answers in a row: a starting API server says so of every
+custom resource for a moment, and a budget must not be skipped for it (R3)."""
+FAILURES_BEFORE_LIST = 2
+"""A version that the server can neither serve nor call expired is given up after this many failures (C41)."""
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """`clock`: ms since the epoch. `timer`: seconds, monotonic. `jitter`: a number from 0 to 1."""
+
+    clock: Callable[[], int]
+    timer: Callable[[], float]
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    jitter: Callable[[], float] = random.random
+    watch_seconds: float = WATCH_SECONDS
+    deaf_seconds: float = DEAF_SECONDS
+
+
+class Backoff:
+    """Doubling delays with jitter (half to the whole of it), from the first to the last."""
+
+    def __init__(self, jitter: Callable[[], float]) -> None:
+        self._jitter = jitter
+        self._next = FIRST_DELAY_SECONDS
+
+    def delay(self) -> float:
+        """Seconds to wait before the next attempt."""
+        now = self._next
+        self._next = min(now * 2, LAST_DELAY_SECONDS)
+        return now * (0.5 + self._jitter() / 2)
+
+    def reset(self) -> None:
+        self._next = FIRST_DELAY_SECONDS
+
+
+class Informer:
+    """Follows one kind. One task runs it."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        cluster: Cluster,
+        emit: Callable[[Event], None],
+        timing: Timing,
+        *,
+        report_stale_seconds: float,
+        selection: dict[str, str] | None = None,
+        restarted: Callable[[str, str], None] | None = None,
+    ) -> None:
+        """`selection`: namespace, name and label_selector of the port's list and watch. `restarted`: told kind
+        and reason whenever a list or watch has to be done again."""
+        self.kind = kind
+        self.cache = ObjectCache(kind, emit, report_stale_seconds=report_stale_seconds)
+        self.listed = False
+        self.missing = False
+        self.restarts = 0
+        self.problem = ""
+        self._cluster = cluster
+        self._emit = emit
+        self._timing = timing
+        self._selection: dict[str, Any] = selection or {}
+        self._restarted = restarted
+        self._backoff = Backoff(timing.jitter)
+        self._version = ""
+        self._absences = 0
+        self._failures = 0
+        self._heard = timing.timer()
+        self.last_seen = timing.clock()
+
+    @property
+    def synced(self) -> bool:
+        """Listed once, or known not to be installed (R9, N8)."""
+        return self.listed or self.missing
+
+    def silent_seconds(self, now: float) -> float:
+        """Since the server last answered for this kind: a list, a line, an orderly end, "not installed"."""
+        return now - self._heard
+
+    async def run(self) -> None:
+        """Follow the kind until cancelled. Whatever the cluster answers is survived; anything else is raised."""
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch()
+            except KindMissing as error:
+                await self._absent(error)
+            except Expired as error:
+                self._version = ""
+                await self._pause(f"expired: {error.message}")
+            except wire.WireError as error:
+                self._version = ""
+                await self._pause(str(error))
+            except ClusterError as error:
+                self._failures += 1
+                if self._failures >= FAILURES_BEFORE_LIST:
+                    self._version = ""
+                least = error.retry_after_seconds if isinstance(error, Unavailable) else 0.0
+                await self._pause(f"{type(error).__name__}: {error.message}", least)
+
+    async def reread(self, namespace: str, name: str) -> None:
+        """GET one object and tell what it is now, or that it is gone. Raises the port's other errors."""
+        try:
+            body = await self._cluster.get(self.kind, namespace, name)
+        except NotFound:
+            found = None
+        else:
+            found = wire.decode_object(self.kind, body)
+        self.cache.read((namespace, name), found, self._timing.timer(), self.last_seen)
+
+    async def catch_up(self) -> None:
+        """A consistent list beside the watch: what it shows is told before this returns. A new leader knows then
+        every object an older one may have written to (J5). Raises the port's errors."""
+        with self.cache.beside() as removed:
+            body = await self._cluster.list(self.kind, **self._selection)
+            try:
+                found = wire.decode_list(self.kind, body)
+            except wire.WireError as error:
+                raise Unavailable(str(error)) from error
+            self.cache.caught_up(found, removed, self._timing.timer(), self.last_seen)
+
+    async def _list(self) -> None:
+        self.cache.list_begins()
+        found = wire.decode_list(self.kind, await self._cluster.list(self.kind, **self._selection))
+        news = self.cache.listed(found, self._timing.timer(), self.last_seen)
+        if news or self.missing or not self.listed:
+            self._emit(KindListed(kind=self.kind.name))
+        self.listed, self.missing = True, False
+        self._absences = 0
+        self._version = found.resource_version
+        self._hear()
+
+    async def _watch(self) -> None:
+        """One watch from the known version to its orderly end."""
+        began = self._timing.timer()
+        spoke = False
+        stream = self._cluster.watch(
+            self.kind, self._version, timeout_seconds=self._timing.watch_seconds, **self._selection
+        )
+        try:
+            async for line in stream:
+                self._take(wire.decode_line(self.kind, line))
+                spoke = True
+                self._recover()
+        finally:
+            close = getattr(stream, "aclose", None)
+            if close is not None:
+                await close()
+        if not spoke and self._timing.timer() - began < SHORT_WATCH_SECONDS:
+            raise Unavailable("the watch ended as soon as it had begun")
+        self._recover()
+
+    def _take(self, line: wire.Line) -> None:
+        if isinstance(line, wire.Failed):
+            self._version = ""
+            raise Expired(line.message) if line.code == wire.GONE else Unavailable(line.message)
+        if isinstance(line, wire.Unreadable) and not line.key.name:
+            raise wire.WireError(f"a watch line of {self.kind.plural} cannot be read: {line.error}")
+        if not isinstance(line, wire.Bookmark):
+            self.cache.told(line, self._timing.timer(), self.last_seen)
+        version = line.object.resource_version if isinstance(line, wire.Changed) else line.resource_version
+        self._version = version or self._version
+
+    def _hear(self) -> None:
+        self._heard = self._timing.timer()
+        self.last_seen = self._timing.clock()
+        self.problem = ""
+
+    def _recover(self) -> None:
+        self._hear()
+        self._failures = 0
+        self._backoff.reset()
+
+    async def _absent(self, error: KindMissing) -> None:
+        """The kind is not there. What was known of it stays: nobody saw it go, and a version that is no longer
+        served leaves its objects alive; the list after its return tells."""
+        self._version = ""
+        self._absences += 1
+        self._hear()
+        if self.kind.foreign and self._absences >= ABSENCES and not self.missing:
+            self.missing = True
+            self._emit(KindListed(kind=self.kind.name, missing=True))
+        await self._pause(f"not installed: {error.message}")
+
+    async def _pause(self, why: str, least_seconds: float = 0.0) -> None:
+        self.restarts += 1
+        self.problem = why
+        if self._restarted is not None:
+            self._restarted(self.kind.name, why)
+        await self._timing.sleep(max(least_seconds, self._backoff.delay()))

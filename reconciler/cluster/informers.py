@@ -1,0 +1,133 @@
+"""Every kind the model reads, followed at once, and what liveness may ask of them (R9, N7, N8).
+
+Owns which kinds and how much of each. How one of them is followed is `informer`'s business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from journal.events import Event
+from reconciler.cluster.informer import Backoff, Informer, Timing
+from reconciler.cluster.port import Cluster, ClusterError, KindMissing, Unavailable
+from reconciler.core.model.objects import GPU_NODE, KINDS, RELEASE, SETTINGS
+from reconciler.core.model.vocabulary import SETTINGS_CONFIGMAP, TENANT_KIND, TENANT_KIND_LABEL
+from reconciler.core.state.placement_state import PlacementState
+
+__all__ = ["InformerEnded", "Informers", "Timing"]
+
+
+class InformerEnded(RuntimeError):
+    """A kind is no longer followed, for a reason that is not the cluster's: the process must end (C38)."""
+
+
+class Informers:
+    """All kinds the model reads. `emit` is the loop's queue; `run` is one task."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        emit: Callable[[Event], None],
+        timing: Timing,
+        *,
+        settings_namespace: str,
+        report_stale_ms: int,
+        restarted: Callable[[str, str], None] | None = None,
+    ) -> None:
+        """`settings_namespace`: where the settings ConfigMap lives, the only one that is read (K4)."""
+        selections = {
+            SETTINGS.name: {"namespace": settings_namespace, "name": SETTINGS_CONFIGMAP},
+            RELEASE.name: {"label_selector": f"{TENANT_KIND_LABEL}={TENANT_KIND}"},
+        }
+        self._timing = timing
+        self.of: dict[str, Informer] = {
+            kind.name: Informer(
+                kind,
+                cluster,
+                emit,
+                timing,
+                report_stale_seconds=report_stale_ms / 1000,
+                selection=selections.get(kind.name),
+                restarted=restarted,
+            )
+            for kind in KINDS.values()
+        }
+
+    def seed(self, state: PlacementState) -> None:
+        """Start from a state folded from a journal: an object that went while no process looked is then told
+        as deleted, one that stayed as it was makes no event (U2, J3). Before `run`."""
+        now = self._timing.timer()
+        for name, informer in self.of.items():
+            informer.last_seen = state.now
+            informer.cache.seed(
+                state.objects[name].values(),
+                (
+                    ((found.namespace, found.name), found.uid, found.error)
+                    for found in state.unreadable.values()
+                    if found.kind == name
+                ),
+                state.silent if name == GPU_NODE.name else (),
+                now,
+            )
+
+    @property
+    def synced(self) -> bool:
+        return all(informer.synced for informer in self.of.values())
+
+    @property
+    def missing(self) -> list[str]:
+        """Kinds that are not installed (N8)."""
+        return [name for name, informer in self.of.items() if informer.missing]
+
+    @property
+    def restarts(self) -> dict[str, int]:
+        """Kind to how often its list or watch had to be done again (N4)."""
+        return {name: informer.restarts for name, informer in self.of.items()}
+
+    def unhealthy(self, now: float) -> list[str]:
+        """A sentence for each kind not heard of for too long (N7); `now` by the timer. While there is one,
+        liveness fails and a leader decides nothing."""
+        return [
+            f"{name}: silent for {informer.silent_seconds(now):.0f} s"
+            + (f" ({informer.problem})" if informer.problem else "")
+            for name, informer in self.of.items()
+            if informer.silent_seconds(now) > self._timing.deaf_seconds
+        ]
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Follow every kind until `stop`. Raises `InformerEnded` as soon as one of them cannot go on."""
+        tasks = {asyncio.create_task(informer.run(), name=f"informer {name}") for name, informer in self.of.items()}
+        tasks.add(asyncio.create_task(self._silence(), name="report silence"))
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            done, _ = await asyncio.wait({*tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (*tasks, stopped):
+                task.cancel()
+            await asyncio.gather(*tasks, stopped, return_exceptions=True)
+        for task in sorted(done & tasks, key=asyncio.Task.get_name):
+            error = None if task.cancelled() else task.exception()
+            raise InformerEnded(f"{task.get_name()} ended: {error!r}") from error
+
+    async def reread(self, kind: str, namespace: str, name: str) -> None:
+        """GET one object until there is an answer, and tell it: after a conflict the object counts as unknown
+        until then (B6). Ends without an answer only where the kind is not installed."""
+        backoff = Backoff(self._timing.jitter)
+        with contextlib.suppress(KindMissing):
+            while True:
+                try:
+                    return await self.of[kind].reread(namespace, name)
+                except KindMissing:
+                    raise
+                except ClusterError as error:
+                    least = error.retry_after_seconds if isinstance(error, Unavailable) else 0.0
+                    await self._timing.sleep(max(least, backoff.delay()))
+
+    async def _silence(self) -> None:
+        """Tell of reports that become stale, at most a second late."""
+        reports = self.of[GPU_NODE.name].cache
+        while True:
+            reports.silence(self._timing.timer())
+            await self._timing.sleep(1.0)

@@ -1,0 +1,22 @@
+"""A cluster in this process, with the API server's manners, and the players around it.
+
+For the demo, the scenarios and the seeded simulation. `MemoryCluster` is the port, `ecosystem` are virt-api,
+virt-controller, the scheduler and the kubelets.
+"""
+
+from reconciler.cluster.memory.admission import Identity, Webhook
+from reconciler.cluster.memory.cluster import MemoryCluster, MemoryPort
+from reconciler.cluster.memory.faults import Call, Fault, Faults, Held
+from reconciler.cluster.memory.store import Written
+
+__all__ = [
+    "Call",
+    "Fault",
+    "Faults",
+    "Held",
+    "Identity",
+    "MemoryCluster",
+    "MemoryPort",
+    "Webhook",
+    "Written",
+]

@@ -1,0 +1,107 @@
+"""What may go wrong between a caller and the cluster, decided call by call by whoever plays fate.
+
+Owns the shape of a call and of a fault, and the calls that are held. Never decides by itself: with no hook set
+nothing goes wrong, and the same hook gives the same faults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import msgspec
+
+from reconciler.cluster.port import ClusterError, Conflict, Unavailable
+from reconciler.core.model.objects import Key
+
+Answer = TypeVar("Answer")
+
+
+class Fault(StrEnum):
+    """CONFLICT and the three of an answer are for verbs; the last three for a watch (`watch`: as it opens,
+    `event`: before one of its events)."""
+
+    CONFLICT = "conflict"
+    UNAVAILABLE = "unavailable"
+    """Before anything was done."""
+    LOST_ANSWER = "lost answer"
+    """Unavailable after it was done: the caller cannot know."""
+    DELAYED = "delayed"
+    """Held before it is done, until released."""
+    DELAYED_ANSWER = "delayed answer"
+    """Done at once, its answer held until released."""
+    EXPIRED = "expired"
+    """410: as a status when the watch opens, as an ERROR line before an event (N7)."""
+    SILENT = "silent"
+    """From here on the stream stays open and says nothing, until healed (C38)."""
+    DROPPED = "dropped"
+    """The connection breaks."""
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One request, or one event about to be sent on a watch (`verb` "event"). `key.name` is "" for a list, a
+    watch of many and a create with generateName."""
+
+    verb: str
+    kind: str
+    key: Key
+    body: dict[str, Any] | None = None
+    user: str = ""
+    subresource: str = ""
+
+
+Faults = Callable[[Call], Fault | None]
+
+
+class Held(msgspec.Struct, eq=False):
+    """A call that waits; `release` lets it go on."""
+
+    call: Call
+    gate: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+
+    def release(self) -> None:
+        self.gate.set()
+
+
+class FaultInjector:
+    """Asks the hook and does what it says. `held`: the waiting calls, oldest first."""
+
+    def __init__(self) -> None:
+        self.hook: Faults | None = None
+        self.held: list[Held] = []
+
+    def of(self, call: Call) -> Fault | None:
+        return self.hook(call) if self.hook is not None else None
+
+    async def run(self, call: Call, act: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Do `act` under the fault that `call` meets. Raises what the fault says, or what `act` raises."""
+        fault = self.of(call)
+        if fault is Fault.CONFLICT:
+            raise Conflict(f"{call.key}: the object has been modified; please apply your changes to the latest version")
+        if fault in (Fault.UNAVAILABLE, Fault.DROPPED):
+            raise Unavailable(f"{call.verb} {call.key}: connection refused")
+        if fault is Fault.DELAYED:
+            await self._hold(call)
+        if fault is Fault.LOST_ANSWER:
+            with contextlib.suppress(ClusterError):
+                await act()
+            raise Unavailable(f"{call.verb} {call.key}: connection reset before the answer came")
+        answer = await act()
+        if fault is Fault.DELAYED_ANSWER:
+            await self._hold(call)
+        return answer
+
+    async def _hold(self, call: Call) -> None:
+        held = Held(call)
+        self.held.append(held)
+        try:
+            await held.gate.wait()
+        finally:
+            self.held.remove(held)
+
+    def release_all(self) -> None:
+        for held in self.held:
+            held.release()

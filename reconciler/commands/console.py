@@ -1,0 +1,221 @@
+"""How a person or a script sees what the tools find: tables for a terminal, JSON and YAML for the rest.
+
+Owns the output's shape and nothing of its content; every function takes plain model values. Times are shown in
+UTC to the millisecond.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+import msgspec
+import yaml
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
+from rich.table import Table
+
+from reconciler.core.capacity.node_units import Units
+from reconciler.core.model.device_state import holds_units
+from reconciler.core.model.text import moment
+from reconciler.core.state.decisions import Decision
+from reconciler.core.state.placement_state import PlacementState
+from reconciler.debugging.explain import BudgetLine, Explanation, HistoryLine
+
+SHORT = 12
+"""A column this narrow is broken last: broken numbers and phases cannot be read."""
+TIMES = ("at", "since")
+DATE = 12
+"""A time that has to be broken is broken between date and time of day."""
+FRAME, GAP = 3, 2
+"""What a column takes beside its cells, framed and without upright lines."""
+
+FORMATS = ("table", "json", "yaml")
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Left to the command line, which ends every command alike."""
+        raise BrokenPipeError
+
+
+def console() -> Console:
+    """Standard output; as wide as $COLUMNS or enough for a table when it is no terminal."""
+    found = _Console(highlight=False, soft_wrap=False)
+    return found if found.is_terminal or os.environ.get("COLUMNS") else _Console(highlight=False, width=160)
+
+
+def emit(value: Any, form: str) -> None:
+    """A value as JSON or YAML on standard output."""
+    plain = msgspec.to_builtins(value, str_keys=True)
+    if form == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode())
+    else:
+        click.echo(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), nl=False)
+
+
+def table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Sequence[str] = ()
+) -> Table:
+    """A table; the columns in `numbers` are aligned to the right. A column that is empty in every row is left out."""
+    texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    made = _Fitting(title=title, title_justify="left", title_style="bold", header_style="bold")
+    for index, name in enumerate(columns):
+        if not texts or any(row[index] for row in texts):
+            longest = max(map(cell_len, (name, *(row[index] for row in texts))))
+            made.add(name, longest, justify="right" if name in numbers else "left")
+    for row in texts:
+        made.add_row(*(text for index, text in enumerate(row) if any(each[index] for each in texts)))
+    return made
+
+
+class _Fitting(Table):
+    """Framed where there is room; where there is not, without upright lines and its short columns whole."""
+
+    _longest: list[int]
+
+    def add(self, name: str, longest: int, justify: JustifyMethod) -> None:
+        """A column whose longest cell, its name included, is so many characters wide."""
+        self.add_column(name, justify=justify, overflow="fold")
+        self._longest = [*getattr(self, "_longest", []), longest]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if sum(self._longest) + FRAME * len(self._longest) + 1 > options.max_width:
+            self.box, self.show_edge, self.pad_edge, self.padding = box.SIMPLE_HEAD, False, False, (0, 1, 0, 0)
+            sized = list(zip(self._longest, self.columns, strict=True))
+            whole = [DATE if column.header in TIMES else min(longest, SHORT) for longest, column in sized]
+            if sum(whole) + GAP * len(whole) <= options.max_width:
+                for longest, column in sized:
+                    column.no_wrap = longest <= SHORT
+                    column.min_width = DATE + 1 if column.header in TIMES else None
+        return super().__rich_console__(console, options)
+
+
+def device_table(state: PlacementState) -> Table:
+    """Every order: what, whose, where, since when."""
+    rows = []
+    for device in state.all_devices():
+        reason = next((c for c in device.conditions if c.status != "True"), None)
+        rows.append(
+            (
+                device.namespace,
+                device.name,
+                device.class_name,
+                device.count,
+                device.phase or "New",
+                device.attachment.vmi_name if device.attachment else "",
+                device.placement.node if device.placement else "",
+                moment(device.phase_since),
+                reason.reason if reason else "",
+            )
+        )
+    columns = ("namespace", "device", "class", "units", "phase", "vmi", "node", "since", "reason")
+    return table("Devices", columns, rows, numbers=("units",))
+
+
+def node_rows(state: PlacementState) -> list[tuple[str, str, Units]]:
+    """(node, resource name, account), by node and name."""
+    return [
+        (node, name, state.accounts[node][name])
+        for node in sorted(state.accounts)
+        for name in sorted(state.accounts[node])
+    ]
+
+
+def node_table(state: PlacementState) -> Table:
+    """Every node's units of each name."""
+    rows = [
+        (node, name, "?" if u.served is None else u.served, u.placed, u.raw, u.free, u.limit.value)
+        for node, name, u in node_rows(state)
+    ]
+    columns = ("node", "resource", "served", "placed", "raw", "free", "limited by")
+    return table("Nodes", columns, rows, numbers=("served", "placed", "raw", "free"))
+
+
+def tenant_table(state: PlacementState) -> Table:
+    """Every tenant's budgets and what is charged against them."""
+    rows: list[tuple[object, ...]] = []
+    for tenant in state.charges.tenants():
+        budgets = state.charges.budgets(tenant)
+        for key in sorted(budgets.limits):
+            charge = state.charges.charge(tenant, key)
+            rows.append((tenant, str(key), budgets.limits[key], charge, budgets.limits[key] - charge, ""))
+        rows.extend((tenant, str(key), "?", "", "", why) for key, why in sorted(budgets.unreadable.items()))
+        rows.extend((tenant, key, "", "", "", "bounds nothing: no such class or name") for key in budgets.unmatched)
+    columns = ("tenant", "key", "budget", "charged", "left", "problem")
+    return table("Budgets", columns, rows, numbers=("budget", "charged", "left"))
+
+
+def history_table(subject: str, lines: Sequence[HistoryLine]) -> Table:
+    """What happened to one subject."""
+    rows = [(line.seq, moment(line.at), line.by, line.action, line.reason, line.message) for line in lines]
+    return table(f"History of {subject}", ("seq", "at", "by", "action", "reason", "message"), rows, numbers=("seq",))
+
+
+def print_explanation(found: Explanation, out: Console) -> None:
+    """The decision in words, then every node and every budget."""
+    verdict = f"{found.action} {found.subject}" + (f" on {found.node}" if found.node else "")
+    out.print(f"[bold]{verdict}[/bold]  (entry {found.seq}, {moment(found.at)}, {found.by})")
+    if found.reason or found.message:
+        out.print(f"{found.reason}{': ' if found.reason and found.message else ''}{found.message}")
+    if found.needs:
+        out.print("asked for: " + ", ".join(f"{count} {name}" for name, count in sorted(found.needs.items())))
+    for name, sizes in sorted(found.holds.items()):
+        if sizes:
+            holds = ", ".join(f"{_count(n, 'order')} of {_count(size, 'unit')}" for size, n in sorted(sizes.items()))
+            out.print(f"held and unplaced of {name}: {holds}")
+    if found.nodes:
+        out.print(_verdict_table(found))
+    if found.budgets:
+        out.print(budget_table(found.budgets))
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def budget_table(lines: Iterable[BudgetLine]) -> Table:
+    """Every tenant on the way up for each key."""
+    rows = [(b.key, b.tenant, "none" if b.budget is None else b.budget, b.charge, b.left, b.error) for b in lines]
+    columns = ("key", "tenant", "budget", "charged", "left", "problem")
+    return table("Budgets on the way up", columns, rows, numbers=("budget", "charged", "left"))
+
+
+def _verdict_table(found: Explanation) -> Table:
+    names = sorted(found.needs) or sorted({name for verdict in found.nodes for name in verdict.free})
+    rows = []
+    for verdict in found.nodes:
+        chosen = "chosen" if verdict.node == found.node and found.action == "Bind" else ""
+        fits = chosen or ("fits" if verdict.fits else "no")
+        free = ", ".join(f"{verdict.free.get(name, 0)}" for name in names)
+        left = verdict.left if verdict.fits else ""
+        why = verdict.why or (
+            "" if chosen or found.action != "Bind" else f"would leave {verdict.left} free, more than {found.node}"
+        )
+        rows.append((verdict.node, fits, free, verdict.missing or "", left, why))
+    columns = ("node", "verdict", f"free {', '.join(names)}", "missing", "left", "why")
+    return table("Nodes", columns, rows, numbers=("missing", "left"))
+
+
+def decision_line(seq: int, at: int, decision: Decision) -> str:
+    """One decision on one line."""
+    tail = f" on {decision.node}" if decision.node else ""
+    why = f"  {decision.reason + ': ' if decision.reason else ''}{decision.message}"
+    return f"{seq:>7}  {moment(at)}  {decision.action.value:<15} {decision.subject}{tail}{why}"
+
+
+def holders(state: PlacementState, node: str) -> list[tuple[str, str, str, int]]:
+    """(namespace, device, VMI, units) of every device that holds units on a node."""
+    return [
+        (
+            device.namespace,
+            device.name,
+            device.attachment.vmi_name if device.attachment else "",
+            device.placement.units,
+        )
+        for device in state.devices_on(node)
+        if holds_units(device) and device.placement is not None
+    ]

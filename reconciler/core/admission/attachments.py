@@ -1,0 +1,36 @@
+"""What the binder itself remembers of an attachment: for which VMI it was made, and since when it is known.
+
+Both are facts no object carries: a VMI's name can be given again, and another machine's clock is not ours. When an
+attachment ends is `repairs`'.
+"""
+
+from __future__ import annotations
+
+from reconciler.core.model.objects import Device, Vmi
+from reconciler.core.state.placement_state import PlacementState
+
+OLD_VMI_MILLISECONDS = 10_000
+"""A VMI made so much before a start asked for its devices is an earlier one of that name, of whose end we have not
+heard yet. Above what clocks differ, below what a VM takes to stop."""
+
+
+def note_vmi(state: PlacementState, device: Device, vmi: Vmi) -> None:
+    """Remember which VMI the attachment's request was made for: the first of that name to appear. A later one
+    under the same name inherits nothing (P5, R10)."""
+    if device.attachment is None or vmi.final:
+        return
+    if vmi.created < device.attachment.since - OLD_VMI_MILLISECONDS:
+        return
+    request, _, _ = state.seen_vmis.get(device.uid, "").partition("/")
+    if request != device.attachment.request_id or not state.seen_vmis.get(device.uid):
+        state.seen_vmis[device.uid] = f"{device.attachment.request_id}/{vmi.uid}"
+
+
+def note_attachment(state: PlacementState, device: Device) -> None:
+    """When an attachment was first seen: its grace time is told by one clock, not by the webhook's (P5)."""
+    if device.attachment is None and not device.template:
+        state.attached_since.pop(device.uid, None)
+        return
+    request = device.attachment.request_id if device.attachment is not None else ""
+    if state.attached_since.get(device.uid, (None, 0))[0] != request:
+        state.attached_since[device.uid] = (request, state.now)

@@ -1,0 +1,265 @@
+"""The meter: what every device and pod uses right now, kept beside the state it is read from (U1, U1b, U2).
+
+`fold` steps it with every entry; it looks only at what the entry touched, and only at confirmed values: an assumed
+write counts when its outcome is known, so a leader's journal and a follower's tell the same. What has ended with
+the last entry stands in `closed` and is forgotten with the next; a snapshot carries the rest (J6). Owns the
+devices' spans; pods are `usage_raw`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from journal import events
+from journal.events import Entry
+from reconciler.core.capacity.coverage import Named
+from reconciler.core.metering import device_usage, pod_usage
+from reconciler.core.metering.attribution import Filing
+from reconciler.core.metering.intervals import Interval, Moment, Span, What, between, closed
+from reconciler.core.metering.pod_usage import PodMark
+from reconciler.core.metering.raw_usage import Owner, RawMeter, Removal, drop
+from reconciler.core.metering.state_view import Facts, Touched
+from reconciler.core.model.objects import CLASS, DEVICE, POD, RELEASE, VMI, Device, Model
+
+METERED = frozenset({CLASS.name, DEVICE.name, POD.name, RELEASE.name, VMI.name})
+
+
+class DeviceMark(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+    """A device that uses something: its last confirmed value and what it has."""
+
+    seen: Device
+    span: Span
+
+
+class Memory(Model, frozen=True, kw_only=True):
+    """What the meter knows and the state does not, for a snapshot. `began`: time of the journal's first entry;
+    `gap`: until when it was unbroken before this process (ms)."""
+
+    ready: bool
+    began: int
+    gap: int
+    last_at: int
+    devices: list[DeviceMark]
+    pods: list[PodMark]
+    parked: list[Interval]
+
+
+class Meter:
+    """`closed`: what ended with the last entry. One per state."""
+
+    def __init__(self) -> None:
+        self.closed: list[Interval] = []
+        self._began = self._gap = self._last_at = 0
+        self._parked: list[Interval] = []
+        self._devices: dict[str, DeviceMark] = {}
+        self._devices_of: dict[Owner, dict[str, None]] = {}
+        self._in_namespace: dict[str, dict[str, None]] = {}
+        self._names: frozenset[str] = frozenset()
+        self._filing = Filing()
+        self._raw = RawMeter(self._filing, self._attached, self._emit)
+
+    @property
+    def ready(self) -> bool:
+        """Every kind has been listed once: tenants, classes and launchers are known (R9)."""
+        return self._raw.ready
+
+    def step(self, state: Facts, entry: Entry) -> None:
+        """Follow the state over one folded entry. Drains `state.touched` and `state.landed`."""
+        self.closed = []
+        if isinstance(entry.event, events.ControllerStarted):
+            self._gap = self._last_at
+        self._began = self._began or entry.at
+        for device in state.landed:
+            self._confirm(state, device)
+        state.landed.clear()
+        for touched in state.touched:
+            self._follow(state, touched, entry.event)
+        state.touched.clear()
+        if not self.ready and state.synced:
+            self._begin(state)
+        elif state.effective_names is not self._names:
+            changed, self._names = state.effective_names != self._names, state.effective_names
+            if changed:
+                self._raw.judge_all(state)
+        self._last_at = entry.at
+
+    def open(self, state: Facts, now: int) -> Iterator[Interval | Span]:
+        """What is in use at `now` (ms, not before the last entry); of a pod that still runs also the intervals
+        that are over, once they are facts (U1b)."""
+        for uid in sorted(self._devices):
+            yield self._devices[uid].span
+        yield from self._raw.open(state, now)
+
+    def _follow(self, state: Facts, touched: Touched, event: events.Event) -> None:
+        kind, namespace, name, uid = touched
+        if kind == RELEASE.name:
+            for moved, since in self._filing.moved_tenants(state, namespace, name) if self.ready else ():
+                self._refile(state, sorted(self._in_namespace.get(moved, {})), since)
+                self._raw.judge_namespace(state, moved, since)
+        elif kind == CLASS.name:
+            if self.ready and self._filing.moved_class(state, name):
+                self._refile(state, [found.uid for found in state.devices_of_class(name)], 0)
+        elif kind == DEVICE.name:
+            self._device(state, uid, event)
+        elif kind == POD.name:
+            pod = state.pod(uid)
+            if pod is not None:
+                listed = isinstance(event, events.ObjectObserved) and event.source == "list"
+                proven = (self._last_at if state.synced else self._gap) if listed else None
+                self._raw.observe(state, pod, self._began, proven)
+            else:
+                self._raw.vanish(state, uid, self._removal(state, event, uid))
+        elif kind == VMI.name:
+            self._raw.judge_launchers(state, (namespace, name))
+
+    def _begin(self, state: Facts) -> None:
+        """Everything has been listed: what was seen before is filed as we know it now, and pods are judged."""
+        self._raw.ready = True
+        self._names = state.effective_names
+        self._filing.clear()
+        for mark in self._devices.values():
+            mark.span = Span(self._refiled(state, mark.span.what), mark.span.start)
+        for one in self._parked:
+            self.closed.append(Interval(self._refiled(state, one.what), one.start, one.end))
+        self._parked = []
+        self._raw.judge_all(state)
+
+    def _emit(self, found: Iterable[Interval]) -> None:
+        (self.closed if self.ready else self._parked).extend(found)
+
+    def _refiled(self, state: Facts, what: What) -> What:
+        filed = self._filing.of(state, what.class_name, what.namespace)
+        return msgspec.structs.replace(what, resource_name=filed.resource_name, tenants=filed.tenants)
+
+    def _refile(self, state: Facts, uids: Iterable[str], since: int) -> None:
+        """These devices belong elsewhere since `since` (ms; 0: nobody says, so since now)."""
+        for uid in uids:
+            mark = self._devices.get(uid)
+            what = None if mark is None else self._refiled(state, mark.span.what)
+            if mark is None or what is None or what == mark.span.what:
+                continue
+            start = mark.span.start
+            moment = Moment(since) if since else between(state.now, start.at, state.now)
+            if not mark.span.what.resource_name:
+                moment = start
+            self._advance(mark, what, moment)
+            self._judge_launchers(state, mark.seen, moment)
+
+    # Devices
+
+    def _device(self, state: Facts, uid: str, event: events.Event) -> None:
+        if uid in state.pending:
+            return
+        found = state.device_by_uid(uid)
+        mark = self._devices.get(uid)
+        if found is not None:
+            self._confirm(state, found)
+        elif mark is not None:
+            start, deleting = mark.span.start.at, mark.seen.deleting
+            removal = self._removal(state, event, uid)
+            if removal.seen:
+                end = between(state.now, max(start, min(deleting or 0, state.now)), state.now)
+            else:
+                end = pod_usage.unseen_end(deleting, removal.last_seen, state.now, start)
+            self._close(mark, end)
+            self._judge_launchers(state, mark.seen, end)
+
+    def _removal(self, state: Facts, event: events.Event, uid: str) -> Removal:
+        """A subject that is no longer there: told by its deletion, by a list, or by another under its name. Where
+        nobody says, it was last proven before the process began, or once that has listed all, by the entry before.
+        """
+        proven = self._last_at if state.synced else self._gap
+        if isinstance(event, events.ObjectDeleted) and event.uid == uid:
+            return Removal((event.seen, event.last_seen or proven))
+        return Removal((False, proven))
+
+    def _confirm(self, state: Facts, device: Device) -> None:
+        """A value the API server has (never an assumed one)."""
+        mark = self._devices.get(device.uid)
+        seen = device_usage.slim(device)
+        if mark is not None and mark.seen == seen:
+            return
+        before, span = (None, None) if mark is None else (mark.seen, mark.span)
+        filed = self._filing.of(state, device.class_name, device.namespace)
+        for step in device_usage.steps(before, span, seen, filed, state.now, self._gap):
+            if step.what is None:
+                assert mark is not None
+                self._close(mark, step.moment.not_before(mark.span.start.at))
+                mark = None
+            elif mark is None:
+                mark = DeviceMark(seen=seen, span=Span(step.what, step.moment))
+            else:
+                self._advance(mark, step.what, step.moment)
+        if mark is not None:
+            self._remember(mark, before, seen)
+        since = device_usage.covers_since(before, seen, state.now)
+        if since is not None:
+            for one in (before, seen):
+                if one is not None:
+                    self._judge_launchers(state, one, since)
+
+    def _advance(self, mark: DeviceMark, what: What, moment: Moment) -> None:
+        moment = moment.not_before(mark.span.start.at)
+        self._emit(closed(mark.span, moment))
+        mark.span = Span(what, moment)
+
+    def _close(self, mark: DeviceMark, end: Moment) -> None:
+        self._emit(closed(mark.span, end))
+        seen = mark.seen
+        self._devices.pop(seen.uid, None)
+        if (owner := _owner(seen)) is not None:
+            drop(self._devices_of, owner, seen.uid)
+        drop(self._in_namespace, seen.namespace, seen.uid)
+
+    def _remember(self, mark: DeviceMark, before: Device | None, seen: Device) -> None:
+        if before is not None and (owner := _owner(before)) is not None:
+            drop(self._devices_of, owner, seen.uid)
+        mark.seen = seen
+        self._devices[seen.uid] = mark
+        self._in_namespace.setdefault(seen.namespace, {})[seen.uid] = None
+        if (owner := _owner(seen)) is not None:
+            self._devices_of.setdefault(owner, {})[seen.uid] = None
+
+    def _judge_launchers(self, state: Facts, device: Device, moment: Moment) -> None:
+        owner = _owner(device)
+        if owner is not None:
+            self._raw.judge_launchers(state, owner, moment)
+
+    def _attached(self, owner: Owner) -> list[Named]:
+        marks = [self._devices[uid] for uid in sorted(self._devices_of.get(owner, {}))]
+        return [(mark.seen, mark.span.what.resource_name) for mark in marks]
+
+    # Snapshots
+
+    def export(self) -> Memory:
+        """What the state does not know (J6)."""
+        return Memory(
+            ready=self.ready,
+            began=self._began,
+            gap=self._gap,
+            last_at=self._last_at,
+            devices=[self._devices[uid] for uid in sorted(self._devices)],
+            pods=self._raw.marks(),
+            parked=self._parked,
+        )
+
+    def restore(self, state: Facts, memory: Memory) -> None:
+        """As exported, beside the restored state."""
+        self._raw.ready = memory.ready
+        self._began, self._gap, self._last_at = memory.began, memory.gap, memory.last_at
+        self._parked = list(memory.parked)
+        for mark in memory.devices:
+            self._remember(mark, None, mark.seen)
+            self._filing.of(state, mark.seen.class_name, mark.seen.namespace)
+        for pod in memory.pods:
+            self._raw.remember(pod)
+            self._filing.tenants(state, pod.seen.namespace)
+        self._names = state.effective_names
+        state.touched.clear()
+        state.landed.clear()
+
+
+def _owner(device: Device) -> Owner | None:
+    return None if device.attachment is None else (device.namespace, device.attachment.vmi_name)

@@ -1,0 +1,96 @@
+"""What a pod says about its raw use: since when it runs, when it ended, what no device covers (R8, U1b).
+
+Owns the reading of one pod and its launcher's proof; the timeline is kept by `usage_meter`. Coverage itself has
+one reader, `coverage`; here it is asked with the confirmed devices of the VMI that once listed the pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from reconciler.core.capacity import coverage
+from reconciler.core.capacity.coverage import Named
+from reconciler.core.metering.intervals import Moment, Timeline, UsageState, What, between
+from reconciler.core.model.objects import POD, Pod, Vmi
+
+
+class PodMark(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+    """One pod with an extended resource. `seen`: its last value that was not over. `vmi_uid`: the VMI that listed
+    it, from its first moment (U1b). `orphan`: that VMI is gone and its devices with it, so nothing covers it. `judged`:
+    its raw use was looked at once; `over`: its end was told, what still comes of it changes nothing."""
+
+    seen: Pod
+    vmi_uid: str = ""
+    orphan: bool = False
+    start: Moment | None = None
+    end: Moment | None = None
+    judged: bool = False
+    over: bool = False
+    lines: dict[str, Timeline] = {}
+
+
+def slim(pod: Pod) -> Pod:
+    """What of a pod its use depends on."""
+    return msgspec.structs.replace(pod, resource_version="", memory=0, vmi_uid="")
+
+
+def began(pod: Pod) -> Moment | None:
+    """When the pod began to run, None where it has not: a pod that waits for a node uses nothing (U1b)."""
+    if not pod.node:
+        return None
+    if pod.started:
+        return Moment(pod.started)
+    return Moment(pod.created) if pod.phase in ("Running", "Succeeded", "Failed") else None
+
+
+def finished(pod: Pod, at: int, start: int) -> Moment:
+    """When a pod that is over ended. `at`: the time it was seen to be (ms), used where it does not say."""
+    if pod.finished:
+        return Moment(pod.finished)
+    if pod.deleting is not None and pod.deleting <= at:
+        return Moment(pod.deleting)
+    return between(at, start, at)
+
+
+def vanished(pod: Pod, at: int, start: int, settle: int) -> Moment:
+    """When a pod whose removal was seen at `at` ended. One that outlived its deletion time by more than the
+    settling time was stuck and used its units until it went (C05)."""
+    if pod.deleting is not None and pod.deleting <= at <= pod.deleting + settle:
+        return Moment(pod.deleting)
+    return between(at, max(start, pod.deleting or 0), at)
+
+
+def unseen_end(deleting: int | None, last_seen: int, at: int, start: int) -> Moment:
+    """The last proven moment of a subject whose end nobody saw; it was found gone at `at` (U2, C50)."""
+    proven = max(start, min(last_seen, at))
+    if deleting is not None and proven < deleting <= at:
+        proven = deleting
+    return between(proven, proven, at)
+
+
+def raw_units(mark: PodMark, devices: Iterable[Named], names: Collection[str]) -> dict[str, int]:
+    """Units per name that no device covers while the pod runs. `devices`: those attached to its VMI's name."""
+    pod = msgspec.structs.replace(mark.seen, phase="Running")
+    vmi = None
+    if mark.vmi_uid and not mark.orphan:
+        vmi = Vmi(name=pod.vmi_name, namespace=pod.namespace, uid=mark.vmi_uid, active_pods={pod.uid: pod.node})
+    return coverage.raw_for_budget(pod, vmi, devices, names)
+
+
+def raw_what(mark: PodMark, name: str, units: int, tenants: tuple[str, ...]) -> What:
+    """A pod's raw units; its VMI only where that is proven (R7)."""
+    pod = mark.seen
+    return What(
+        kind=POD.name,
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        state=UsageState.RAW,
+        resource_name=name,
+        units=units,
+        vmi=pod.vmi_name if mark.vmi_uid else "",
+        node=pod.node,
+        tenants=tenants,
+    )

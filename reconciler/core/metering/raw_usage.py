@@ -1,0 +1,207 @@
+"""The raw use of every pod that asks for a GPU, as it turns out to be (R8, U1b).
+
+Owns the pods' marks and timelines. A pod's past stays open to revision while it runs: its VMI may list it, a device
+may be seen late. The devices that cover it come from the meter that owns this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
+
+from reconciler.core.capacity.coverage import Named
+from reconciler.core.metering import pod_usage
+from reconciler.core.metering.attribution import Filing
+from reconciler.core.metering.intervals import Interval, Moment, Span, Timeline, between
+from reconciler.core.metering.pod_usage import PodMark
+from reconciler.core.metering.state_view import Facts
+from reconciler.core.model.objects import Pod
+
+Owner: TypeAlias = tuple[str, str]
+"""(namespace, VMI name)."""
+
+
+class Removal(tuple[bool, int]):
+    """(whether it was seen, until when the subject is known to have been there in ms) of an object that is gone."""
+
+    __slots__ = ()
+
+    @property
+    def seen(self) -> bool:
+        return self[0]
+
+    @property
+    def last_seen(self) -> int:
+        return self[1]
+
+
+class RawMeter:
+    """`attached(owner)`: confirmed devices of a VMI's name. `emit`: where facts go. Nothing is judged before
+    `ready`: order of arrival decides nothing (R9)."""
+
+    def __init__(
+        self,
+        filing: Filing,
+        attached: Callable[[Owner], list[Named]],
+        emit: Callable[[Iterable[Interval]], None],
+    ) -> None:
+        self.ready = False
+        self._filing = filing
+        self._attached_to = attached
+        self._emit = emit
+        self._pods: dict[str, PodMark] = {}
+        self._pods_of: dict[Owner, dict[str, None]] = {}
+        self._in_namespace: dict[str, dict[str, None]] = {}
+
+    def marks(self) -> list[PodMark]:
+        return [self._pods[uid] for uid in sorted(self._pods)]
+
+    def open(self, state: Facts, now: int) -> Iterator[Interval | Span]:
+        """What runs raw at `now`, with what is over of the same pods, as far as it is a fact (U1b)."""
+        for mark in self.marks():
+            for name in sorted(mark.lines):
+                past, span = mark.lines[name].facts(state.settings.settle, now)
+                yield from past
+                if span is not None:
+                    yield span
+
+    # What happens to a pod
+
+    def observe(self, state: Facts, pod: Pod, began: int, proven: int | None) -> None:
+        """A pod's new value. `began`: when the journal did (ms): what was over by then was never ours to count,
+        and of a launcher that is over nobody can tell whether it was one. `proven`: until when a pod told by a list
+        was last in view (ms): unlisted beyond that is a guess (U1b)."""
+        mark = self._pods.get(pod.uid)
+        if not pod.requests or (mark is not None and mark.over):
+            return
+        if mark is None:
+            unproven = pod.terminal and (pod.vmi_name != "" or pod.finished <= began)
+            mark = PodMark(seen=pod_usage.slim(pod), over=unproven)
+            self.remember(mark)
+        elif mark.seen.vmi_name != pod.vmi_name:
+            self._forget(mark)
+            mark.seen = pod_usage.slim(pod)
+            self.remember(mark)
+        mark.seen = pod_usage.slim(pod)
+        start = pod_usage.began(pod)
+        if mark.start is not None and start is not None and start != mark.start:
+            for line in mark.lines.values():
+                line.restart(mark.start, start)
+        mark.start = start
+        if pod.terminal and start is not None:
+            mark.end = pod_usage.finished(pod, state.now, start.at)
+            if proven is not None and pod.vmi_name and not mark.vmi_uid:
+                mark.over = proven - start.at < state.settings.settle
+        self._judge(state, mark, _about(state, start))
+        mark.over = mark.over or (pod.terminal and start is None)
+
+    def vanish(self, state: Facts, uid: str, removal: Removal) -> None:
+        """The pod is gone."""
+        mark = self._pods.get(uid)
+        if mark is None:
+            return
+        if mark.start is not None and mark.end is None and not mark.over:
+            start, deleting = mark.start.at, mark.seen.deleting
+            if removal.seen:
+                mark.end = pod_usage.vanished(mark.seen, state.now, start, state.settings.settle)
+            else:
+                mark.end = pod_usage.unseen_end(deleting, removal.last_seen, state.now, start)
+            self._judge(state, mark, mark.end)
+        if self.ready or mark.start is None or mark.over:
+            self._forget(mark)
+
+    # Judging
+
+    def judge_all(self, state: Facts) -> None:
+        for uid in sorted(self._pods):
+            mark = self._pods[uid]
+            self._judge(state, mark, _about(state, mark.start))
+            if mark.over and state.pod(uid) is None:
+                self._forget(mark)
+
+    def judge_namespace(self, state: Facts, namespace: str, since: int) -> None:
+        """Pods belong elsewhere since `since` (ms; 0: nobody says, so since now)."""
+        for uid in sorted(self._in_namespace.get(namespace, {})):
+            mark = self._pods[uid]
+            self._judge(state, mark, Moment(since) if since else _about(state, mark.start))
+
+    def judge_launchers(self, state: Facts, owner: Owner, moment: Moment | None = None) -> None:
+        """A VMI's name, or what is attached to it, says something else since `moment` (None: since now)."""
+        for uid in sorted(self._pods_of.get(owner, {})):
+            mark = self._pods[uid]
+            self._judge(state, mark, _about(state, mark.start) if moment is None else moment)
+
+    def _judge(self, state: Facts, mark: PodMark, moment: Moment) -> None:
+        """What no device covers of the pod since `moment`; the first time, and when it turns out to be a launcher,
+        since its start (U1b)."""
+        if not self.ready or mark.start is None or mark.over:
+            return
+        pod = mark.seen
+        attached = self._attached_to((pod.namespace, pod.vmi_name)) if pod.vmi_name else []
+        if self._proven(state, mark, bool(attached)):
+            mark.lines.clear()
+            mark.judged = False
+        if not mark.judged:
+            mark.judged, moment = True, mark.start
+        moment = moment.not_before(mark.start.at)
+        units = pod_usage.raw_units(mark, attached, state.effective_names)
+        above = self._filing.tenants(state, pod.namespace)
+        for name in sorted({*units, *mark.lines}):
+            what = pod_usage.raw_what(mark, name, units[name], above) if name in units else None
+            mark.lines.setdefault(name, Timeline()).put(what, moment)
+        if mark.end is not None:
+            self._end(state, mark, mark.end.not_before(mark.start.at))
+
+    def _end(self, state: Facts, mark: PodMark, end: Moment) -> None:
+        for name in sorted(mark.lines):
+            mark.lines[name].put(None, end)
+            facts, _ = mark.lines[name].facts(state.settings.settle)
+            self._emit(facts)
+        mark.lines = {}
+        mark.over = True
+
+    def _proven(self, state: Facts, mark: PodMark, attached: bool) -> bool:
+        """Whether the pod's VMI lists it for the first time (R7). Once listed it stays that VMI's launcher; when
+        another VMI stands under the name, or none and no device is attached, nothing covers it any more."""
+        pod = mark.seen
+        vmi = state.vmi(pod.namespace, pod.vmi_name) if pod.vmi_name else None
+        if not mark.vmi_uid:
+            if vmi is None or pod.uid not in vmi.active_pods:
+                return False
+            mark.vmi_uid = vmi.uid
+            return True
+        if vmi is None:
+            mark.orphan = mark.orphan or not attached
+        elif vmi.uid != mark.vmi_uid:
+            mark.orphan = True
+        return False
+
+    # Index
+
+    def remember(self, mark: PodMark) -> None:
+        pod = mark.seen
+        self._pods[pod.uid] = mark
+        self._in_namespace.setdefault(pod.namespace, {})[pod.uid] = None
+        if pod.vmi_name:
+            self._pods_of.setdefault((pod.namespace, pod.vmi_name), {})[pod.uid] = None
+
+    def _forget(self, mark: PodMark) -> None:
+        pod = mark.seen
+        self._pods.pop(pod.uid, None)
+        drop(self._in_namespace, pod.namespace, pod.uid)
+        if pod.vmi_name:
+            drop(self._pods_of, (pod.namespace, pod.vmi_name), pod.uid)
+
+
+def _about(state: Facts, start: Moment | None) -> Moment:
+    """Now, as nobody says when since the subject began."""
+    return between(state.now, start.at if start is not None else state.now, state.now)
+
+
+def drop(index: dict, key: object, uid: str) -> None:  # type: ignore[type-arg]
+    """Take a uid out of an index of uids; an empty entry goes."""
+    found = index.get(key)
+    if found is not None:
+        found.pop(uid, None)
+        if not found:
+            del index[key]

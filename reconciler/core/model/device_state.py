@@ -1,0 +1,53 @@
+"""What a GPUDevice's phase means for holding, charging and packing.
+
+Owns these predicates, one function each. Knows nothing of nodes, pods or budgets.
+"""
+
+from __future__ import annotations
+
+from reconciler.core.model.objects import Device
+from reconciler.core.model.vocabulary import CONDITION_HELD, Phase, Reason
+
+Address = tuple[str, str]
+"""(namespace, name)."""
+
+
+def address(device: Device) -> Address:
+    return device.namespace, device.name
+
+
+def accepted(device: Device) -> bool:
+    """The binder has said yes: from here on the device counts against budgets (P1b)."""
+    return device.phase not in ("", Phase.PENDING)
+
+
+def holds_units(device: Device) -> bool:
+    """The device takes units of its node; a Lost one takes none (P4)."""
+    return device.placement is not None and accepted(device) and device.phase != Phase.LOST
+
+
+def unplaced_hold(device: Device) -> bool:
+    """Accepted, on no node yet: its units are held at class level (R9)."""
+    return accepted(device) and device.placement is None and device.phase != Phase.RELEASING
+
+
+def pending_order(device: Device) -> bool:
+    """Waits to be accepted by itself. A template device never does: it is accepted with its start (B2)."""
+    return not accepted(device) and not device.template and device.deleting is None
+
+
+def refused_by_budget(device: Device) -> bool:
+    """The order waits for a budget (R4): free units alone will not help it."""
+    return any(found.type == CONDITION_HELD and found.reason in _BUDGET_REASONS for found in device.conditions)
+
+
+_BUDGET_REASONS = (Reason.BUDGET_EXCEEDED, Reason.BUDGET_UNREADABLE)
+
+
+def answered(device: Device) -> bool:
+    """The device's bind request has its answer."""
+    return (
+        device.bind_request is not None
+        and device.bind_answer is not None
+        and device.bind_answer.request_id == device.bind_request.id
+    )

@@ -1,0 +1,45 @@
+"""Which extended resource names are GPUs here, and which KubeVirt permits.
+
+Owns R1. Knows nothing of where the lists come from; `wire` reads them, `state` puts them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from reconciler.core.model.objects import GpuNode, PermittedDevice
+from reconciler.core.model.vocabulary import NVIDIA_VENDOR
+
+
+def effective_names(
+    hoster: Iterable[str],
+    class_names: Iterable[str],
+    report_names: Iterable[str],
+    permitted: Iterable[PermittedDevice],
+) -> tuple[str, ...]:
+    """The effective GPU resource names, sorted (R1).
+
+    The hoster's list, the classes' resource names, the names agents report, and of KubeVirt's table every
+    mediated entry and every PCI entry of NVIDIA, whether the hoster lists names or not.
+    """
+    from_table = (
+        device.resource_name for device in permitted if device.mediated or device.vendor.upper() == NVIDIA_VENDOR
+    )
+    return tuple(sorted({*hoster, *class_names, *report_names, *from_table} - {""}))
+
+
+def permitted_names(permitted: Iterable[PermittedDevice]) -> frozenset[str]:
+    """Names in KubeVirt's table, of any vendor: what a class may ask for (R1, O1 `Permitted`)."""
+    return frozenset(device.resource_name for device in permitted)
+
+
+def reported_names(report: GpuNode) -> tuple[str, ...]:
+    """Names a node agent's report speaks of, sorted; companion functions have none (O3)."""
+    names = {function.resource_name for function in report.functions}
+    names |= {profile.resource_name for function in report.functions for profile in function.profiles}
+    return tuple(sorted(names - {""}))
+
+
+def published(names: Iterable[str]) -> str:
+    """The names as the settings ConfigMap carries them: sorted, comma-joined (K4)."""
+    return ",".join(sorted(set(names)))

@@ -1,0 +1,14 @@
+"""What a refused request asked for, as the journal keeps it, so that the refusal can be explained later (J7)."""
+
+from __future__ import annotations
+
+from reconciler.core.model.objects import Constraints, Model
+
+
+class StartRequest(Model, frozen=True, kw_only=True):
+    """Names of held devices, (class, count) templates, and what the VMI asks of its node. An order is one
+    template."""
+
+    devices: tuple[str, ...] = ()
+    templates: tuple[tuple[str, int], ...] = ()
+    constraints: Constraints = Constraints()

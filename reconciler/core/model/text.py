@@ -1,0 +1,21 @@
+"""Numbers and times as text for people."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 unit`, `2 units`; for nouns that take an s."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def moment(at: int) -> str:
+    """ms since the epoch for a person, "" for 0."""
+    if not at:
+        return ""
+    return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

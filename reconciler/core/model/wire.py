@@ -1,0 +1,316 @@
+"""Watch lines, lists and single objects, decoded in one pass into the few fields the model reads.
+
+Owns what happens when something does not fit: an object is set aside with what could be read of it and stops
+nothing else (R10). The shapes are in `workloads`, `policies` and `orders`; who fetches the bytes is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
+
+from reconciler.core.model import decode_gpu, decode_platform, decode_workload, objects
+from reconciler.core.model.objects import GpuNode, Key, Kind, Object
+from reconciler.core.model.status_patches import (
+    answer_body,
+    attachment_body,
+    condition_body,
+    constraints_body,
+    placement_body,
+    request_body,
+)
+from reconciler.core.model.wire_base import Meta, Plain, ShapeError, Wire, from_ms, shallow, to_ms
+
+__all__ = [
+    "Bookmark",
+    "Changed",
+    "Failed",
+    "Line",
+    "Listed",
+    "Removed",
+    "Unreadable",
+    "WireError",
+    "answer_body",
+    "attachment_body",
+    "condition_body",
+    "constraints_body",
+    "decode_line",
+    "decode_list",
+    "decode_object",
+    "from_ms",
+    "placement_body",
+    "request_body",
+    "significant",
+    "to_ms",
+]
+
+T = TypeVar("T")
+
+GONE = 410
+"""HTTP status of a resourceVersion the server no longer has (N7)."""
+_EXPIRED_REASONS = ("Expired", "Gone")
+_UNFIT = (msgspec.DecodeError, UnicodeDecodeError, ShapeError)
+"""What decoding or reducing bytes from outside may raise."""
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """ADDED or MODIFIED: the object as far as the model reads it."""
+
+    object: Object
+
+
+class Removed(msgspec.Struct, frozen=True):
+    """DELETED. The uid tells which object of that name is gone (R10)."""
+
+    key: Key
+    uid: str
+    resource_version: str = ""
+
+
+class Bookmark(msgspec.Struct, frozen=True):
+    """Only moves the version the watch continues from (C39)."""
+
+    resource_version: str
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """ERROR: the stream is over. `code` is the HTTP status, 0 where none is told; 410: list again (N7)."""
+
+    code: int
+    message: str
+
+
+class Unreadable(msgspec.Struct, frozen=True):
+    """Something that does not fit its shape, with what could be read of its identity ("" where nothing);
+    `error` names the field (R10)."""
+
+    key: Key
+    uid: str
+    resource_version: str
+    error: str
+
+
+Line: TypeAlias = Changed | Removed | Bookmark | Failed | Unreadable
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A whole list: its version, the objects, and those set aside."""
+
+    resource_version: str
+    objects: list[Object]
+    unreadable: list[Unreadable]
+
+
+class WireError(ValueError):
+    """A list that is none: the answer as a whole cannot be used, and must be asked for again."""
+
+
+class WatchLine(msgspec.Struct, Generic[T]):
+    type: str
+    object: T
+
+
+class ItemList(msgspec.Struct, Generic[T]):
+    metadata: Meta | None = None
+    items: list[T] | None = None
+
+
+class Status(Wire, frozen=True):
+    """`metav1.Status` as far as an ERROR event needs it; it may lack any field (C39)."""
+
+    code: int | None = None
+    message: str | None = None
+    reason: str | None = None
+
+
+class Reader(NamedTuple):
+    """How one kind is read: the prepared decoders and the reduction, which raises `ShapeError`."""
+
+    line: msgspec.json.Decoder[Any]
+    list: msgspec.json.Decoder[Any]
+    object: msgspec.json.Decoder[Any]
+    reduce: Callable[[Any], Object]
+
+
+_SHAPES: dict[str, tuple[type[Wire], Callable[[Any], Object]]] = {
+    objects.NODE.name: (decode_workload.NodeWire, decode_workload.node),
+    objects.POD.name: (decode_workload.PodWire, decode_workload.pod),
+    objects.VMI.name: (decode_workload.VmiWire, decode_workload.vmi),
+    objects.NAMESPACE.name: (decode_platform.NamespaceWire, decode_platform.namespace),
+    objects.SETTINGS.name: (decode_platform.SettingsWire, decode_platform.settings),
+    objects.KUBEVIRT.name: (decode_platform.KubeVirtWire, decode_platform.kubevirt),
+    objects.RELEASE.name: (decode_platform.ReleaseWire, decode_platform.release),
+    objects.DEVICE.name: (decode_gpu.DeviceWire, decode_gpu.device),
+    objects.CLASS.name: (decode_gpu.ClassWire, decode_gpu.gpu_class),
+    objects.GPU_NODE.name: (decode_gpu.ReportWire, decode_gpu.gpu_node),
+}
+
+
+@cache
+def _reader(kind_name: str) -> Reader:
+    shape, reduce = _SHAPES[kind_name]
+    return Reader(
+        msgspec.json.Decoder(WatchLine[shape]),  # type: ignore[valid-type]
+        msgspec.json.Decoder(ItemList[shape]),  # type: ignore[valid-type]
+        msgspec.json.Decoder(shape),
+        reduce,
+    )
+
+
+_LOOSE_LINE = msgspec.json.Decoder(WatchLine[msgspec.Raw])
+_LOOSE_LIST = msgspec.json.Decoder(ItemList[msgspec.Raw])
+_PLAIN = msgspec.json.Decoder(Plain)
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
+    """Decode; what is nested too deeply for the decoder is cut far below any field the model reads, so that no
+    tenant's object can make a whole list unreadable (R10)."""
+    try:
+        return decoder.decode(body)
+    except RecursionError:
+        return decoder.decode(shallow(bytes(body)))
+
+
+def decode_line(kind: Kind, line: bytes) -> Line:
+    """One watch line of a kind in `objects.KINDS`. Never raises for what the line holds: a field of the wrong
+    type makes the object `Unreadable` (R10), a deletion needs the metadata only, an error event may lack
+    everything (C39)."""
+    reader = _reader(kind.name)
+    try:
+        read = _decode(reader.line, line)
+        if read.type in ("ADDED", "MODIFIED"):
+            return Changed(reader.reduce(read.object))
+    except _UNFIT as error:
+        return _loose_line(kind, line, _explained(error, "$.object"))
+    if read.type == "ERROR":
+        return _loose_line(kind, line, "")
+    return _unreduced(kind, read.type, read.object.metadata or Meta(), "")
+
+
+def _loose_line(kind: Kind, line: bytes, error: str) -> Line:
+    """A line whose object does not fit its kind's shape, or is none."""
+    try:
+        read = _decode(_LOOSE_LINE, line)
+    except _UNFIT as broken:
+        return Unreadable(Key(kind.name, "", ""), "", "", _explained(broken, "$"))
+    if read.type == "ERROR":
+        return _failed(read.object)
+    return _unreduced(kind, read.type, _identity(read.object), error)
+
+
+def _unreduced(kind: Kind, type_: str, meta: Meta, error: str) -> Line:
+    """What a line says whose object's metadata is all that counts."""
+    if type_ == "BOOKMARK":
+        if meta.resource_version:
+            return Bookmark(meta.resource_version)
+        error = "a bookmark without metadata.resourceVersion"
+    elif type_ == "DELETED":
+        if meta.name and meta.uid:
+            return Removed(Key(kind.name, meta.namespace, meta.name), meta.uid, meta.resource_version)
+        error = "a deleted object without metadata.name or metadata.uid"
+    return _unreadable(kind, meta, error or f"a watch line of the unknown type {type_[:64]!r}")
+
+
+def _failed(raw: msgspec.Raw) -> Failed:
+    try:
+        status = msgspec.json.decode(raw, type=Status | None) or Status()
+    except _UNFIT:
+        return Failed(0, "an error event whose status cannot be read")
+    code = status.code or (GONE if status.reason in _EXPIRED_REASONS else 0)
+    return Failed(code, status.message or status.reason or "an error event without a message")
+
+
+def decode_list(kind: Kind, body: bytes) -> Listed:
+    """A whole list (its items carry no kind of their own). Items are decoded one by one only when one of them
+    does not fit. Raises `WireError` when the body is no list or has no version to watch from."""
+    reader = _reader(kind.name)
+    try:
+        read = _decode(reader.list, body)
+        items: list[Any] = read.items or []
+        fits = True
+    except _UNFIT:
+        try:
+            read = _decode(_LOOSE_LIST, body)
+        except _UNFIT as error:
+            raise WireError(f"the list of {kind.plural} cannot be read: {_explained(error, '$')}") from None
+        items = read.items or []
+        fits = False
+    version = read.metadata.resource_version if read.metadata is not None else ""
+    if not version:
+        raise WireError(f"the list of {kind.plural} has no metadata.resourceVersion to watch from")
+    listed = Listed(version, [], [])
+    for item in items:
+        if fits:
+            try:
+                listed.objects.append(reader.reduce(item))
+            except ShapeError as error:
+                listed.unreadable.append(_unreadable(kind, item.metadata or Meta(), str(error)))
+            continue
+        found = decode_object(kind, item)
+        if isinstance(found, Unreadable):
+            listed.unreadable.append(found)
+        else:
+            listed.objects.append(found)
+    return listed
+
+
+def decode_object(kind: Kind, body: bytes | msgspec.Raw) -> Object | Unreadable:
+    """One object, as a GET or a write returns it."""
+    reader = _reader(kind.name)
+    try:
+        return reader.reduce(_decode(reader.object, body))
+    except _UNFIT as error:
+        return _unreadable(kind, _identity(body), _explained(error, "$"))
+
+
+def _unreadable(kind: Kind, meta: Meta, error: str) -> Unreadable:
+    return Unreadable(Key(kind.name, meta.namespace, meta.name), meta.uid, meta.resource_version, error)
+
+
+def _identity(body: bytes | msgspec.Raw) -> Meta:
+    """An object's metadata, or as much of its identity as can be read."""
+    try:
+        return _decode(_PLAIN, body).metadata or Meta()
+    except _UNFIT:
+        pass
+    try:
+        values = _decode(_FIELDS, body)
+        metadata = _decode(_FIELDS, values["metadata"])
+    except (*_UNFIT, KeyError):
+        return Meta()
+    return Meta(
+        name=_text(metadata, "name"),
+        namespace=_text(metadata, "namespace"),
+        uid=_text(metadata, "uid"),
+        resource_version=_text(metadata, "resourceVersion"),
+    )
+
+
+def _text(values: dict[str, msgspec.Raw], key: str) -> str:
+    try:
+        return msgspec.json.decode(values.get(key, b""), type=str)
+    except _UNFIT:
+        return ""
+
+
+def _explained(error: Exception, root: str) -> str:
+    """The error with the field in front: "spec.count: Expected `int`, got `str`"."""
+    text, separator, path = str(error).rpartition(" - at `")
+    if not separator:
+        return str(error)
+    return f"{path.rstrip('`').removeprefix(root).lstrip('.')}: {text}".removeprefix(": ")
+
+
+def significant(kind: Kind, a: Object, b: Object) -> bool:
+    """Whether two observations of one object differ in a field the model reads (J3). The resourceVersion counts
+    only for kinds the binder writes (B6), the time of an agent's report never."""
+    if a == b:
+        return False
+    same: dict[str, Any] = {} if kind.written else {"resource_version": a.resource_version}
+    if isinstance(a, GpuNode) and isinstance(b, GpuNode):
+        same["reported_at"] = a.reported_at
+    return a != msgspec.structs.replace(b, **same)

@@ -1,0 +1,78 @@
+"""What the charge tree answers: a refusal, how much is left, and the way up that explains both (R4, J7).
+
+Owns the answers' shapes and sentences. Knows nothing of how they are found: that is `charges`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from reconciler.core.tenancy.tenants import BudgetKey
+
+
+class BudgetRefusal(msgspec.Struct, frozen=True):
+    """A budget that a request would exceed. `charge`: before the request; `request` and `missing`: units.
+
+    `child`: for a change of a sub-tenant's budget, that sub-tenant; `child_budget`: the budget asked for.
+    """
+
+    tenant: str
+    key: BudgetKey
+    budget: int
+    charge: int
+    request: int
+    missing: int
+    child: str = ""
+    child_budget: int = 0
+
+    @property
+    def message(self) -> str:
+        """One sentence a tenant can act on."""
+        stand = (
+            f"tenant {self.tenant} has a budget of {self.budget} for {self.key}, {self.charge} of it used "
+            "or set aside for sub-tenants"
+        )
+        if self.child:
+            return (
+                f"{stand}; a budget of {self.child_budget} for {self.child} takes {self.request} more, "
+                f"{self.missing} too many: give {self.child} less, or raise the budget of {self.tenant}"
+            )
+        return (
+            f"{stand}; {self.request} more asked for, {self.missing} too many: ask for less, delete orders "
+            f"that are not needed, or have the budget of {self.tenant} raised"
+        )
+
+
+class BudgetUnreadable(msgspec.Struct, frozen=True):
+    """A budget on the way up that cannot be read; what it would bound is refused (R3)."""
+
+    tenant: str
+    key: BudgetKey
+    error: str
+
+    @property
+    def message(self) -> str:
+        return (
+            f"the budget of tenant {self.tenant} for {self.key} cannot be read: {self.error}; correct the "
+            "resourceQuotas of that tenant"
+        )
+
+
+class Headroom(NamedTuple):
+    """The largest request that would pass. `units` None: no budget bounds it. `tenant`: whose budget does."""
+
+    units: int | None
+    tenant: str = ""
+
+
+class Level(msgspec.Struct, frozen=True):
+    """One tenant on the way up. `budget` and `left` None: it has no budget for the key; `error`: it has one
+    that cannot be read."""
+
+    tenant: str
+    budget: int | None
+    charge: int
+    left: int | None
+    error: str = ""

@@ -1,0 +1,192 @@
+"""What the binder shows to others: class status and deletion, and the settings ConfigMap (O1, P6, K4).
+
+Owns the published numbers. They are derived from the same accounts that decide, and repaired when edited by hand.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from reconciler.core.admission.binds import with_condition
+from reconciler.core.model import resource_names, status_patches
+from reconciler.core.model.objects import CLASS, SETTINGS, ClassUnits, GpuClass, LargestFree, SettingsMap
+from reconciler.core.model.text import counted
+from reconciler.core.model.vocabulary import (
+    CLASS_FINALIZER,
+    CONDITION_PERMITTED,
+    CONDITION_READY,
+    SETTINGS_CONFIGMAP,
+    SETTINGS_MANAGER_USERS,
+    SETTINGS_RAW_NAME_POLICY,
+    SETTINGS_RESOURCE_NAMES,
+)
+from reconciler.core.state.decisions import Action, Decision, Verb, Write, write
+from reconciler.core.state.placement_state import PlacementState
+from reconciler.core.state.work_queue import WorkItem
+
+
+def gpu_class(state: PlacementState, item: WorkItem) -> Decision | None:
+    """Guard a class, let it go when no device uses it, or publish its numbers."""
+    found = state.gpu_class(item.name)
+    if found is None or not state.writable(found.uid):
+        return None
+    if found.deleting is not None and not state.devices.by_class.get(found.name):
+        return _finalize(found)
+    if found.deleting is None and CLASS_FINALIZER not in found.finalizers:
+        finalizers = (*found.finalizers, CLASS_FINALIZER)
+        return _finalizers(found, finalizers, Action.GUARD, "the class stays while devices use it")
+    after = class_status(state, found)
+    if after == found:
+        return None
+    body = {
+        "observedGeneration": after.observed_generation,
+        "units": _all_fields(after.units),
+        "largestFree": _all_fields(after.largest_free),
+        "conditions": [status_patches.condition_body(condition) for condition in after.conditions],
+    }
+    return Decision(
+        action=Action.PUBLISH_CLASS,
+        kind=CLASS.name,
+        subject=found.name,
+        message=_numbers(after),
+        writes=(write(CLASS, found, after, Verb.STATUS, {"status": body}),),
+    )
+
+
+def _all_fields(value: ClassUnits | LargestFree | None) -> dict[str, object] | None:
+    """Every field, zeros too: a number that fell to 0 has to be written."""
+    return None if value is None else {name: getattr(value, name) for name in value.__struct_fields__}
+
+
+def _numbers(found: GpuClass) -> str:
+    units = found.units or ClassUnits()
+    return f"served {units.served}, bound {units.bound}, held {units.held}, raw {units.raw}, free {units.free}"
+
+
+def class_status(state: PlacementState, found: GpuClass) -> GpuClass:
+    """The class as it should read now."""
+    name = found.resource_name
+    totals = state.totals_of(name)
+    units = ClassUnits(
+        served=totals.served,
+        bound=state.devices.bound[found.name],
+        held=state.devices.held(found.name),
+        raw=totals.raw,
+        free=max(0, state.free_units(name)),
+    )
+    node, largest = state.free.largest(name)
+    permitted = name in state.permitted_names()
+    conditions = with_condition(
+        found.conditions,
+        CONDITION_PERMITTED,
+        permitted,
+        "Listed" if permitted else "NotListed",
+        f"{name} is {'' if permitted else 'not '}in KubeVirt's permittedHostDevices",
+        found.generation,
+        state.now,
+    )
+    ready, reason, message = _readiness(state, found, units, permitted)
+    conditions = with_condition(conditions, CONDITION_READY, ready, reason, message, found.generation, state.now)
+    return msgspec.structs.replace(
+        found,
+        observed_generation=found.generation,
+        units=units,
+        largest_free=LargestFree(node=node, units=largest),
+        conditions=conditions,
+    )
+
+
+def _readiness(state: PlacementState, found: GpuClass, units: ClassUnits, permitted: bool) -> tuple[bool, str, str]:
+    totals = state.totals_of(found.resource_name)
+    if found.deleting is not None:
+        users = len(state.devices.by_class.get(found.name, ()))
+        return False, "Deleting", f"{counted(users, 'device')} still in use; the class goes with the last of them"
+    missing = sorted(state.missing)
+    if missing:
+        return False, "KindMissing", f"not installed in this cluster: {', '.join(missing)}"
+    if not permitted:
+        return False, "NotPermitted", f"KubeVirt does not permit {found.resource_name}"
+    if not units.served:
+        return False, "NoNodeServes", f"no node serves {found.resource_name}"
+    if totals.silent:
+        return True, "NodesSilent", f"{counted(len(totals.silent), 'node')} silent, among them {totals.silent[0]}"
+    if totals.disagreeing:
+        node = totals.disagreeing[0]
+        entry = state.units_on(node, found.resource_name)
+        return (
+            True,
+            "NodesDisagree",
+            f"node {node} advertises {entry.allocatable} and its agent reports {entry.served}",
+        )
+    return True, "Served", f"served by {counted(len(totals.nodes), 'node')}"
+
+
+def _finalize(found: GpuClass) -> Decision | None:
+    if CLASS_FINALIZER not in found.finalizers:
+        return None
+    rest = tuple(name for name in found.finalizers if name != CLASS_FINALIZER)
+    return _finalizers(found, rest, Action.FINALIZE, "no device uses the class")
+
+
+def _finalizers(found: GpuClass, finalizers: tuple[str, ...], action: Action, why: str) -> Decision:
+    after = msgspec.structs.replace(found, finalizers=finalizers)
+    body = {"metadata": {"finalizers": list(finalizers)}}
+    return Decision(
+        action=action,
+        kind=CLASS.name,
+        subject=found.name,
+        message=why,
+        writes=(write(CLASS, found, after, Verb.PATCH, body),),
+    )
+
+
+# Settings
+
+
+def settings_data(state: PlacementState) -> dict[str, str]:
+    """The settings as published for the raw-name policy (K4, R1)."""
+    return {
+        SETTINGS_RESOURCE_NAMES: resource_names.published(sorted(state.effective_names)),
+        SETTINGS_RAW_NAME_POLICY: state.settings.raw_name_policy.value,
+        SETTINGS_MANAGER_USERS: ",".join(sorted(state.settings.manager_users)),
+    }
+
+
+def settings(state: PlacementState, item: WorkItem) -> Decision | None:
+    """Write the ConfigMap where it is missing or reads otherwise."""
+    wanted = settings_data(state)
+    found = state.settings_map(SETTINGS_CONFIGMAP)
+    namespace = state.settings.namespace
+    if found is None:
+        after = SettingsMap(name=SETTINGS_CONFIGMAP, namespace=namespace, uid="", data=wanted)
+        planned = Write(
+            kind=SETTINGS.name,
+            namespace=namespace,
+            name=SETTINGS_CONFIGMAP,
+            uid="",
+            resource_version="",
+            verb=Verb.CREATE,
+            body={"data": wanted},
+            after=msgspec.Raw(msgspec.json.encode(after)),
+        )
+        set_aside = (SETTINGS.name, namespace, SETTINGS_CONFIGMAP) in state.unreadable
+        if set_aside or not state.writable(planned.key):
+            return None
+    else:
+        if not state.writable(found.uid) or found.data == wanted:
+            return None
+        surplus = dict.fromkeys(sorted(set(found.data) - set(wanted)))
+        planned = write(
+            SETTINGS,
+            found,
+            msgspec.structs.replace(found, data=wanted),
+            Verb.PATCH,
+            {"data": {**wanted, **surplus}},
+        )
+    return Decision(
+        action=Action.PUBLISH_SETTINGS,
+        kind=SETTINGS.name,
+        subject=f"{namespace}/{SETTINGS_CONFIGMAP}",
+        message=f"{len(state.effective_names)} GPU resource names, policy {wanted[SETTINGS_RAW_NAME_POLICY]}",
+        writes=(planned,),
+    )

@@ -1,0 +1,219 @@
+"""Why a decision fell as it did: every node with its units and why it lost, each budget on the way up (J7).
+
+Owns the recomputation of one decision's reasons from the state before it. Nothing of an explanation is stored:
+it is read off the same checks that decided. Neighbour: `replay` gives the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from journal import events
+from journal.events import Entry
+from journal.store import Journal
+from reconciler.core.admission import binds, checks, placement
+from reconciler.core.admission.checks import Start
+from reconciler.core.admission.placement import SetRequest, Verdict
+from reconciler.core.model.objects import CLASS, DEVICE, VMI, Model
+from reconciler.core.model.references import TemplateReference
+from reconciler.core.model.start_request import StartRequest
+from reconciler.core.state.decisions import Action, Decision
+from reconciler.core.state.placement_state import PlacementState
+from reconciler.core.tenancy import tenants
+from reconciler.core.tenancy.charges import Level
+from reconciler.debugging.replay import decision_of
+from reconciler.runtime.restore import state_at
+
+
+class BudgetLine(Model, frozen=True, kw_only=True):
+    """One tenant's stand for one key before the decision, in units; None: no budget of its own."""
+
+    key: str
+    tenant: str
+    budget: int | None
+    charge: int
+    left: int | None
+    error: str = ""
+
+
+class Explanation(Model, frozen=True, kw_only=True):
+    """One decision or refusal. `by`: Binder or Webhook. `needs`: units per resource name. `holds`: unplaced holds
+    per name, as units of one device to their number."""
+
+    seq: int
+    at: int
+    by: str
+    action: str
+    subject: str
+    reason: str = ""
+    message: str = ""
+    missing: int = 0
+    node: str = ""
+    request_id: str = ""
+    needs: dict[str, int] = {}
+    nodes: tuple[Verdict, ...] = ()
+    budgets: tuple[BudgetLine, ...] = ()
+    holds: dict[str, dict[int, int]] = {}
+
+
+class HistoryLine(Model, frozen=True, kw_only=True):
+    """One line of what happened to a subject."""
+
+    seq: int
+    at: int
+    by: str
+    action: str
+    reason: str = ""
+    message: str = ""
+
+
+def history(journal: Journal, kind: str, namespace: str, name: str) -> list[HistoryLine]:
+    """Everything decided about a device, a VMI or a class, and every refusal of it, in order."""
+    return [_line(entry) for entry in journal.read(after=journal.first_seq - 1) if _about(entry, kind, namespace, name)]
+
+
+def _about(entry: Entry, kind: str, namespace: str, name: str) -> bool:
+    event = entry.event
+    if isinstance(event, events.AdmissionRefused):
+        return (event.kind, event.namespace, event.name) == (kind, namespace, name)
+    if not isinstance(event, events.Decided):
+        return False
+    decision = decision_of(event)
+    if kind == VMI.name:
+        return decision.action in (Action.BIND, Action.REFUSE_BIND) and decision.subject == f"{namespace}/{name}"
+    return any((w.kind, w.namespace, w.name) == (kind, namespace, name) for w in decision.writes)
+
+
+def _line(entry: Entry) -> HistoryLine:
+    event = entry.event
+    if isinstance(event, events.AdmissionRefused):
+        return HistoryLine(
+            seq=entry.seq, at=entry.at, by="Webhook", action="Refuse", reason=event.reason, message=event.message
+        )
+    assert isinstance(event, events.Decided)
+    decision = decision_of(event)
+    return HistoryLine(
+        seq=entry.seq,
+        at=entry.at,
+        by="Binder",
+        action=decision.action.value,
+        reason=decision.reason,
+        message=decision.message,
+    )
+
+
+def explain(journal: Journal, seq: int) -> Explanation:
+    """The decision or refusal at `seq`, from the state just before it. Raises `LookupError` for another entry."""
+    entry = next(iter(journal.read(after=seq - 1, until=seq)), None)
+    if entry is None or not isinstance(entry.event, events.Decided | events.AdmissionRefused):
+        raise LookupError(f"entry {seq} is no decision")
+    return explain_on(state_at(journal, seq=seq - 1), entry)
+
+
+def explain_on(state: PlacementState, entry: Entry) -> Explanation:
+    """As `explain`, on the state just before the entry. Raises `LookupError` for an entry that decides nothing."""
+    if isinstance(entry.event, events.AdmissionRefused):
+        return _refusal(state, entry, entry.event)
+    if isinstance(entry.event, events.Decided):
+        return _decision(state, entry, decision_of(entry.event))
+    raise LookupError(f"entry {entry.seq} is no decision")
+
+
+def _refusal(state: PlacementState, entry: Entry, event: events.AdmissionRefused) -> Explanation:
+    wanted = msgspec.json.decode(event.wanted, type=StartRequest)
+    found = [state.device(event.namespace, name) for name in wanted.devices]
+    start = Start(
+        namespace=event.namespace,
+        vmi_name=event.name,
+        devices=tuple(device for device in found if device is not None),
+        templates=tuple(TemplateReference(name, count) for name, count in wanted.templates),
+        constraints=wanted.constraints,
+    )
+    base = Explanation(
+        seq=entry.seq,
+        at=entry.at,
+        by="Webhook",
+        action="Refuse",
+        subject=f"{event.namespace}/{event.name}" if event.namespace else event.name,
+        reason=event.reason,
+        message=event.message,
+        request_id=event.request,
+    )
+    return _with_reasons(state, base, start)
+
+
+def _decision(state: PlacementState, entry: Entry, decision: Decision) -> Explanation:
+    base = Explanation(
+        seq=entry.seq,
+        at=entry.at,
+        by="Binder",
+        action=decision.action.value,
+        subject=decision.subject,
+        reason=decision.reason,
+        message=decision.message,
+        missing=decision.missing,
+        node=decision.node,
+        request_id=decision.request_id,
+    )
+    if decision.action in (Action.BIND, Action.REFUSE_BIND):
+        return _with_reasons(state, base, binds.start_of(state.devices_of_request(decision.request_id)))
+    if decision.kind == DEVICE.name:
+        namespace, _, name = decision.subject.partition("/")
+        device = state.device(namespace, name)
+        if device is not None and decision.action in (Action.HOLD, Action.REFUSE_ORDER):
+            order = TemplateReference(device.class_name, device.count)
+            return _with_reasons(state, base, Start(namespace=namespace, vmi_name="", templates=(order,)))
+        if decision.node and device is not None:
+            return _on_node(state, base, device.namespace, device.class_name, decision.node)
+    return base
+
+
+def _with_reasons(state: PlacementState, base: Explanation, start: Start) -> Explanation:
+    wanted = checks.set_request(state, start)
+    known = {name: count for name, count in wanted.needs.items() if name}
+    nodes: list[Verdict] = []
+    if known:
+        nodes = placement.verdicts(
+            state, SetRequest(needs=known, constraints=wanted.constraints, devices=wanted.devices)
+        )
+    new = [(template.class_name, template.count) for template in start.templates]
+    return msgspec.structs.replace(
+        base,
+        needs=known,
+        nodes=tuple(nodes),
+        budgets=tuple(budget_lines(state, start.namespace, [name for name, _ in new])),
+        holds={name: dict(sorted(state.hold_sizes(name).items())) for name in sorted(known)},
+    )
+
+
+def budget_lines(state: PlacementState, namespace: str, class_names: list[str]) -> Iterator[BudgetLine]:
+    """Every tenant on the way up for each key that new devices of these classes are charged to."""
+    keys = {tenants.class_key(name) for name in class_names}
+    keys |= {tenants.raw_key(state.class_resources[name]) for name in class_names if name in state.class_resources}
+    for key in sorted(keys):
+        for level in state.charges.chain(namespace, key):
+            yield _budget_line(str(key), level)
+
+
+def _budget_line(key: str, level: Level) -> BudgetLine:
+    return BudgetLine(
+        key=key,
+        tenant=level.tenant,
+        budget=level.budget,
+        charge=level.charge,
+        left=level.left,
+        error=level.error,
+    )
+
+
+def _on_node(state: PlacementState, base: Explanation, namespace: str, class_name: str, node: str) -> Explanation:
+    name = state.class_resources.get(class_name, "")
+    units = state.units_on(node, name)
+    verdict = Verdict(node=node, free={name: units.free}, why=units.why(node, name))
+    return msgspec.structs.replace(base, nodes=(verdict,))
+
+
+SUBJECT_KINDS = {"device": DEVICE.name, "vmi": VMI.name, "class": CLASS.name}
+"""What `explain` takes, and the kind it means."""

@@ -1,0 +1,182 @@
+"""Refusals, losses and returns along the fold, and the reasons of the newest of them.
+
+Owns which decisions are marks, when a repeated refusal is the same mark, and the bound on explanations. A decision is
+explained on the state just before its entry, so nothing is folded twice. Neighbours: `timeline`, `explain`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Iterable
+from heapq import merge
+from typing import Any
+
+import msgspec
+
+from journal import events
+from journal.events import Entry
+from reconciler.core.admission.placement import Verdict
+from reconciler.core.model.objects import Device
+from reconciler.core.model.start_request import StartRequest
+from reconciler.core.state.decisions import Action, Decision
+from reconciler.core.state.placement_state import PlacementState
+from reconciler.debugging import explain
+from reconciler.debugging.report.page_data import INCIDENTS, Bar, Bounds, Explained, Group, Incident
+
+
+class Incidents:
+    """The marks so far, the newest kept, and the explanations of the entries in `wanted`."""
+
+    def __init__(self, bounds: Bounds, wanted: frozenset[int]) -> None:
+        self.counts: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self.explained: deque[Explained] = deque()
+        self._bounds = bounds
+        self._wanted = wanted
+        self._bytes = 0
+        self._refused: deque[Incident] = deque(maxlen=bounds.incidents)
+        self._changed: deque[Incident] = deque(maxlen=bounds.incidents)
+        self._waiting: dict[str, Incident] = {}
+
+    def in_order(self) -> list[Incident]:
+        """All marks by time."""
+        return list(merge(self._refused, self._changed, key=lambda incident: incident.at))
+
+    def decided(self, state: PlacementState, entry: Entry, decision: Decision) -> None:
+        """A decision, before it is folded."""
+        if decision.action in (Action.HOLD, Action.FINALIZE, Action.DELETE):
+            self._waiting.pop(decision.subject, None)
+        if entry.seq in self._wanted:
+            self._explain(explain.explain_on(state, entry))
+        kind = INCIDENTS.get(decision.action)
+        if kind is None:
+            return
+        known = self._waiting.get(decision.subject)
+        if decision.action is Action.REFUSE_ORDER and known is not None and known.reason == decision.reason:
+            known.seq, known.message, known.missing = entry.seq, decision.message, decision.missing
+            known.again += 1
+            return
+        found = (state.device(write.namespace, write.name) for write in decision.writes)
+        incident = Incident(
+            at=entry.at,
+            seq=entry.seq,
+            kind=kind,
+            action=decision.action.value,
+            subject=decision.subject,
+            node=decision.node,
+            reason=decision.reason,
+            message=decision.message,
+            missing=decision.missing,
+            resources=_names(state.resource_of(device) for device in found if device is not None),
+        )
+        self._add(incident)
+        if decision.action is Action.REFUSE_ORDER:
+            self._waiting[decision.subject] = incident
+
+    def refused(self, state: PlacementState, entry: Entry, event: events.AdmissionRefused) -> None:
+        """A webhook's refusal."""
+        if entry.seq in self._wanted:
+            self._explain(explain.explain_on(state, entry))
+        wanted = msgspec.json.decode(event.wanted, type=StartRequest)
+        found = (state.device(event.namespace, name) for name in wanted.devices)
+        names = [state.resource_of(device) for device in found if device is not None]
+        names += [state.class_resources.get(class_name, "") for class_name, _ in wanted.templates]
+        self._add(
+            Incident(
+                at=entry.at,
+                seq=entry.seq,
+                kind="refused",
+                action="Refuse",
+                subject=f"{event.namespace}/{event.name}" if event.namespace else event.name,
+                reason=event.reason,
+                message=event.message,
+                resources=_names(names),
+            )
+        )
+
+    def seen(self, entry: Entry, bar: Bar, device: Device) -> None:
+        """A device is Lost, or no longer, by another replica's decision; nothing here explains it."""
+        lost = bar.kind == "lost"
+        self._add(
+            Incident(
+                at=entry.at,
+                seq=entry.seq,
+                kind="lost" if lost else "returned",
+                action=(Action.LOSE if lost else Action.RESTORE).value,
+                subject=f"{device.namespace}/{device.name}",
+                node=bar.node,
+                message=next((condition.message for condition in device.conditions), ""),
+                resources=_names([bar.resource]),
+            )
+        )
+
+    def _add(self, incident: Incident) -> None:
+        (self._refused if incident.kind == "refused" else self._changed).append(incident)
+        self.counts[incident.kind] += 1
+        if incident.kind == "refused":
+            self.reasons[incident.reason] += 1
+
+    def _explain(self, found: explain.Explanation) -> None:
+        short = msgspec.structs.replace(found, nodes=())
+        self.explained.append(Explained(what=short, groups=groups(found.nodes)))
+        self._bytes += self.explained[-1].bytes
+        while self._bytes > self._bounds.explanation_bytes and len(self.explained) > 1:
+            self._bytes -= self.explained.popleft().bytes
+
+
+def _names(found: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({name for name in found if name}))
+
+
+def groups(verdicts: Iterable[Verdict]) -> tuple[Group, ...]:
+    """Every node, those with the same verdict and numbers together, in the order of the verdicts."""
+    found: dict[tuple[Any, ...], list[str]] = {}
+    for verdict in verdicts:
+        own = re.compile(rf"\bnode {re.escape(verdict.node)}(?![-.\w])")
+        why = own.sub("the node", verdict.why)
+        key = (why, verdict.reason, verdict.missing, verdict.left, tuple(sorted(verdict.free.items())))
+        found.setdefault(key, []).append(verdict.node)
+    return tuple(
+        Group(why=why, reason=reason, missing=missing, left=left, free=dict(free), nodes=tuple(nodes))
+        for (why, reason, missing, left, free), nodes in found.items()
+    )
+
+
+def newest(entries: Iterable[Entry], most: int, known: dict[tuple[str, ...], int]) -> bool:
+    """Go back through `entries` (the newest first) and note in `known` which decisions to explain: `most` marks and
+    `most` binds, of a refusal that repeats only the last. True once there are enough of both."""
+    incidents = sum(key[0] == "mark" for key in known)
+    binds = len(known) - incidents
+    for entry in entries:
+        key = _key(entry)
+        if key is None or key in known:
+            continue
+        if key[0] == "mark" and incidents < most:
+            known[key], incidents = entry.seq, incidents + 1
+        elif key[0] == "bind" and binds < most:
+            known[key], binds = entry.seq, binds + 1
+    return incidents >= most and binds >= most
+
+
+class _Head(msgspec.Struct):
+    action: Action
+    subject: str
+    reason: str = ""
+
+
+_HEADS = msgspec.json.Decoder(_Head)
+
+
+def _key(entry: Entry) -> tuple[str, ...] | None:
+    """What tells explanations apart; None for an entry that has none."""
+    if isinstance(entry.event, events.AdmissionRefused):
+        return ("mark", str(entry.seq))
+    if not isinstance(entry.event, events.Decided):
+        return None
+    head = _HEADS.decode(entry.event.decision)
+    if head.action is Action.REFUSE_ORDER:
+        return ("mark", head.subject, head.reason)
+    if head.action in INCIDENTS:
+        return ("mark", str(entry.seq))
+    return ("bind", str(entry.seq)) if head.action is Action.BIND else None

@@ -1,0 +1,121 @@
+"""What the report's page shows, as plain values.
+
+Owns the shapes between the pass through the journal (`timeline`) and the page (`page`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from reconciler.core.state.decisions import Action
+from reconciler.debugging.explain import Explanation
+from reconciler.debugging.report.series import Point, Span
+
+INCIDENTS = {
+    Action.REFUSE_ORDER: "refused",
+    Action.REFUSE_BIND: "refused",
+    Action.LOSE: "lost",
+    Action.RESTORE: "returned",
+}
+"""Decisions that are marks, and their kind."""
+BARS = (Action.BIND, Action.LOSE, Action.RESTORE)
+"""Decisions that begin a bar."""
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a page holds at most, so that a browser opens it with ease. The newest is kept.
+
+    `points`: change points over all nodes and names. `bars`: on all nodes. `incidents`: refusals, and as many losses
+    and returns. `explained`: incidents with their reasons, and as many binds; `explanation_bytes`: of these on the
+    page."""
+
+    points: int = 120_000
+    bars: int = 20_000
+    incidents: int = 2_000
+    explained: int = 200
+    explanation_bytes: int = 4_000_000
+
+
+class Bar(Span, kw_only=True):
+    """Units of a node in one hand. `kind`: bound, lost or raw. `name`: the device's or the pod's. `seq`: the entry of
+    the decision that began it, 0 where this journal holds none. `open`: it goes on."""
+
+    node: str
+    kind: str
+    namespace: str
+    name: str
+    vmi: str
+    resource: str
+    seq: int = 0
+    open: bool = False
+
+    @property
+    def owner(self) -> object:
+        return self.kind == "raw", self.namespace, self.name
+
+
+class Incident(msgspec.Struct, kw_only=True):
+    """A refusal, a loss or a return. `kind`: refused, lost or returned; `resources`: the names it is about.
+
+    An order that waits is refused anew whenever the numbers change: that is one mark at the first time, with the last
+    words, `again` more times. `seq`: the last entry of it."""
+
+    at: int
+    seq: int
+    again: int = 0
+    kind: str
+    action: str
+    subject: str
+    node: str = ""
+    reason: str = ""
+    message: str = ""
+    missing: int = 0
+    resources: tuple[str, ...] = ()
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes with the same verdict on a set. `why` "" means that it fits; it says "the node" for each of them."""
+
+    why: str
+    reason: str
+    missing: int
+    left: int
+    free: dict[str, int]
+    nodes: tuple[str, ...]
+
+
+class Explained(msgspec.Struct, frozen=True, kw_only=True):
+    """An explanation whose nodes are in groups: every node is there, and a thousand of them take little room."""
+
+    what: Explanation
+    groups: tuple[Group, ...]
+
+    @property
+    def bytes(self) -> int:
+        """About what it takes on the page."""
+        return 600 + sum(150 + len(group.why) + 5 * len(group.nodes) for group in self.groups)
+
+
+class ReportData(msgspec.Struct, kw_only=True):
+    """Everything the page shows. Times are ms since the epoch.
+
+    `series`: (node, resource name) to points of (served or -1 where unknown, placed, raw, free). `totals`: a resource
+    name to points of (served, placed, raw, free, held by orders placed nowhere, nodes whose number is unknown).
+    `step`: the finest time told apart. `counts`: kind of mark to how many there were, `reasons`: of the refusals."""
+
+    start: int
+    end: int
+    first_seq: int
+    last_seq: int
+    series: dict[tuple[str, str], list[Point]]
+    totals: dict[str, list[Point]]
+    step: int
+    classes: dict[str, list[str]]
+    bars: list[Bar]
+    dropped_bars: int
+    incidents: list[Incident]
+    counts: Counter[str]
+    reasons: Counter[str]
+    explained: list[Explained]

@@ -1,1 +1,0 @@
-"""What would happen: a start, an order or the drain of a node, judged by the binder's own checks on a copied state."""

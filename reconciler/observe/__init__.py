@@ -1,1 +1,0 @@
-"""Who watches the loop: metrics, logs and the cluster's Events (N4, C13)."""

@@ -1,0 +1,256 @@
+"""The self-made certificate of the webhooks: one Secret that all replicas share, files they serve with, and the
+caBundle of the webhook configurations (N6).
+
+Owns the Secret's layout and the agreement of the replicas: whoever moves the keyring on does it under the Secret's
+resourceVersion, the others take what they find. The stages are `authority`'s; `webhooks.certificates` serves the
+files and reloads them. With certificates from cert-manager none of this runs.
+
+The configurations are read before the Secret: a replica that is behind can then never put an older bundle over a
+newer one, since the newer one was written after the Secret and makes its patch conflict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from reconciler.cluster.port import AlreadyExists, Cluster, ClusterError, Conflict, NotFound
+from reconciler.core.model.objects import MUTATING_WEBHOOKS, SECRET, VALIDATING_WEBHOOKS, Kind
+from reconciler.core.model.wire_base import from_ms, to_ms
+from reconciler.runtime.certificate_authority import Keyring, Lifetimes, Pair, RotationStage, advance, is_certificate
+
+POLL_SECONDS = 10.0
+"""How soon every replica has what one of them made; far below the settling time of a rotation."""
+FIRST_SECONDS = 1.0
+"""How soon it is tried again while there is nothing to serve with."""
+ATTEMPTS = 5
+"""Steps begun at once after a conflict; more replicas than that do not compete."""
+
+TRUSTED_SINCE = "trusted-since"
+RETIRE_AT = "retire-at"
+_PAIRS = {"authority": "ca", "leaf": "tls", "following": "next"}
+"""Pair of the keyring to the stem of its two keys in the Secret. `ca.crt` is the whole bundle, the signing
+authority first, as everything that reads such Secrets expects."""
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+
+
+class _Secret(msgspec.Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+    data: dict[str, str] | None = None
+
+
+class CertificateKeeper:
+    """Keeps one replica's files and everybody's Secret and configurations right. `run` is one task."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        namespace: str,
+        secret_name: str,
+        service_name: str,
+        webhook_config_name: str,
+        certificate: Path,
+        key: Path,
+        authority: Path,
+        clock: Callable[[], int],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        lifetimes: Lifetimes | None = None,
+        log: Any = None,
+    ) -> None:
+        """`certificate`, `key`, `authority`: the files to write, PEM. `clock`: ms since the epoch."""
+        self._cluster = cluster
+        self._namespace = namespace
+        self._secret_name = secret_name
+        self._config_name = webhook_config_name
+        self._files = (authority, key, certificate)
+        self._clock = clock
+        self._sleep = sleep
+        self._lifetimes = lifetimes or Lifetimes()
+        self._log = log or structlog.get_logger("certificates")
+        self.names = service_names(service_name, namespace)
+
+    async def run(self) -> None:
+        """Keep until cancelled. What the API server refuses is logged and tried again."""
+        while True:
+            try:
+                await self.keep()
+            except (ClusterError, OSError, msgspec.DecodeError) as error:
+                self._log.error(
+                    "certificate not kept", namespace=self._namespace, name=self._secret_name, error=str(error)
+                )
+            served = all(path.exists() for path in self._files)
+            await self._sleep(POLL_SECONDS if served else FIRST_SECONDS)
+
+    async def keep(self) -> None:
+        """Steps until nothing is left to do now. Raises the port's errors, OSError for the files."""
+        for _ in range(ATTEMPTS):
+            try:
+                if await self._step() is RotationStage.KEPT:
+                    return
+            except (Conflict, AlreadyExists):
+                continue
+
+    async def _step(self) -> RotationStage:
+        configurations = [
+            (kind, found)
+            for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
+            if (found := await self._configuration(kind)) is not None
+        ]
+        version, keyring = await self._read()
+        published = all(_carries(found, keyring.bundle) for _, found in configurations)
+        keyring, stage = advance(keyring, self._clock(), self.names, published, self._lifetimes)
+        if stage is not RotationStage.KEPT:
+            await self._write(version, keyring)
+            self._log.info("certificate", stage=stage.value, namespace=self._namespace, name=self._secret_name)
+        for kind, found in configurations:
+            await self._publish(kind, found, keyring.bundle)
+        self._lay(keyring)
+        return stage
+
+    # The Secret
+
+    async def _read(self) -> tuple[str, Keyring]:
+        """(resourceVersion, "" where there is no Secret yet; what it holds)."""
+        try:
+            body = await self._cluster.get(SECRET, self._namespace, self._secret_name)
+        except NotFound:
+            return "", Keyring()
+        secret = msgspec.json.decode(body, type=_Secret)
+        return secret.metadata.resource_version, read_keyring(secret.data or {})
+
+    async def _write(self, version: str, keyring: Keyring) -> None:
+        data = write_keyring(keyring)
+        if version:
+            body: dict[str, Any] = {"metadata": {"resourceVersion": version}, "data": data}
+            await self._cluster.patch(SECRET, self._namespace, self._secret_name, body)
+            return
+        metadata = {"name": self._secret_name, "namespace": self._namespace}
+        held = {key: value for key, value in data.items() if value is not None}
+        body = {"apiVersion": "v1", "kind": SECRET.name, "metadata": metadata, "type": "Opaque", "data": held}
+        await self._cluster.create(SECRET, self._namespace, body)
+
+    # The configurations
+
+    async def _configuration(self, kind: Kind) -> dict[str, Any] | None:
+        try:
+            body = await self._cluster.get(kind, "", self._config_name)
+        except NotFound:
+            return None
+        found: dict[str, Any] = msgspec.json.decode(body)
+        return found
+
+    async def _publish(self, kind: Kind, found: dict[str, Any], bundle: bytes) -> None:
+        """Put the bundle into every webhook of a configuration that does not carry it."""
+        if _carries(found, bundle):
+            return
+        encoded = base64.b64encode(bundle).decode()
+        webhooks = [
+            {**hook, "clientConfig": {**hook.get("clientConfig", {}), "caBundle": encoded}}
+            for hook in found.get("webhooks") or []
+        ]
+        version = found["metadata"]["resourceVersion"]
+        body = {"metadata": {"resourceVersion": version}, "webhooks": webhooks}
+        await self._cluster.patch(kind, "", self._config_name, body)
+
+    # The files
+
+    def _lay(self, keyring: Keyring) -> None:
+        """Write what changed; the certificate last, so that a reader finds its key there."""
+        if keyring.leaf is None:
+            return
+        for path, content in zip(
+            self._files, (keyring.bundle, keyring.leaf.key, keyring.leaf.certificate), strict=True
+        ):
+            if not path.exists() or path.read_bytes() != content:
+                _replace(path, content)
+
+
+def service_names(service: str, namespace: str) -> tuple[str, ...]:
+    """What an API server, and a person with curl, may call the Service."""
+    name = f"{service}.{namespace}.svc"
+    return name, f"{name}.cluster.local", f"{service}.{namespace}"
+
+
+def read_keyring(data: dict[str, str]) -> Keyring:
+    """The keyring in a Secret's data. What cannot be decoded counts as missing, and is made anew."""
+    pairs = {
+        field: Pair(certificate, key)
+        for field, stem in _PAIRS.items()
+        if (certificate := _value(data, f"{stem}.crt")) and (key := _value(data, f"{stem}.key"))
+    }
+    following = pairs.get("following")
+    signing, *others = _split(_value(data, "ca.crt")) or [b""]
+    if "authority" in pairs:
+        pairs["authority"] = Pair(signing, pairs["authority"].key)
+    return Keyring(
+        **pairs,
+        trusted_since=_moment(data, TRUSTED_SINCE),
+        retiring=tuple(
+            found for found in others if is_certificate(found) and (following is None or found != following.certificate)
+        ),
+        retire_at=_moment(data, RETIRE_AT),
+    )
+
+
+def write_keyring(keyring: Keyring) -> dict[str, str | None]:
+    """The Secret's data as a merge patch: null for what is no longer there."""
+    values: dict[str, bytes] = {}
+    for field, stem in _PAIRS.items():
+        pair: Pair | None = getattr(keyring, field)
+        values[f"{stem}.crt"], values[f"{stem}.key"] = (pair.certificate, pair.key) if pair else (b"", b"")
+    values["ca.crt"] = keyring.bundle
+    values[TRUSTED_SINCE] = from_ms(keyring.trusted_since).encode() if keyring.trusted_since else b""
+    values[RETIRE_AT] = from_ms(keyring.retire_at).encode() if keyring.retire_at else b""
+    return {key: base64.b64encode(value).decode() if value else None for key, value in values.items()}
+
+
+def _value(data: dict[str, str], key: str) -> bytes:
+    try:
+        return base64.b64decode(data.get(key, ""), validate=True)
+    except binascii.Error:
+        return b""
+
+
+def _moment(data: dict[str, str], key: str) -> int:
+    value = _value(data, key)
+    try:
+        return to_ms(value.decode()) if value else 0
+    except ValueError:
+        return 0
+
+
+_END = b"-----END CERTIFICATE-----\n"
+
+
+def _split(bundle: bytes) -> list[bytes]:
+    """The certificates of a bundle, each as PEM."""
+    return [part + _END for part in bundle.split(_END) if part.strip()]
+
+
+def _carries(found: dict[str, Any], bundle: bytes) -> bool:
+    """Every webhook of a configuration trusts exactly the bundle."""
+    encoded = base64.b64encode(bundle).decode()
+    return all((hook.get("clientConfig") or {}).get("caBundle", "") == encoded for hook in found.get("webhooks") or [])
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Swap a file's content at once; readable by this user only."""
+    fresh = path.with_name(f".{path.name}.new")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh.unlink(missing_ok=True)
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as out:
+        out.write(content)
+    fresh.replace(path)

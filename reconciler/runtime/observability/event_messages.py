@@ -1,0 +1,160 @@
+"""What a decision says to the people whose objects it is about: which Events, on what, in which words (N4).
+
+Owns the choice of objects, reasons and notes, as plain values. Knows nothing of how an Event is sent or counted:
+that is `announce`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+import msgspec
+
+from journal.events import Entry
+from reconciler.core.model.objects import CLASS, DEVICE, KINDS, RELEASE, VMI, Device, GpuClass, Kind, Object
+from reconciler.core.state.decisions import Action, Decision, Write
+from reconciler.core.state.placement_state import PlacementState
+from reconciler.core.tenancy.tenants import Budgets
+
+T = TypeVar("T", Device, GpuClass)
+
+NORMAL = "Normal"
+WARNING = "Warning"
+
+UNMATCHED_BUDGET_KEY = "UnmatchedBudgetKey"
+UNREADABLE_BUDGET = "UnreadableBudget"
+UNREADABLE = "Unreadable"
+
+
+class Regarding(msgspec.Struct, frozen=True):
+    """The object an Event is about. `uid` "": not known (a VMI that is about to appear)."""
+
+    kind: Kind
+    namespace: str
+    name: str
+    uid: str = ""
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """One thing to tell. `reason` and `action` are CamelCase words, `note` a sentence."""
+
+    regarding: Regarding
+    type: str
+    action: str
+    reason: str
+    note: str
+
+
+_WORDS: dict[Action, tuple[str, str]] = {
+    Action.HOLD: (NORMAL, "Held"),
+    Action.BIND: (NORMAL, "Bound"),
+    Action.RELEASE: (NORMAL, "Released"),
+    Action.AWAIT: (NORMAL, "Releasing"),
+    Action.LOSE: (WARNING, "Lost"),
+    Action.RESTORE: (NORMAL, "Restored"),
+    Action.REFUSE_ORDER: (WARNING, ""),
+    Action.REFUSE_BIND: (WARNING, ""),
+}
+"""Type and reason; a refusal's reason is its own. The rest (fences, finalizers, deleted templates) is nobody's
+news."""
+
+
+def of_decision(entry: Entry, decision: Decision) -> Iterator[Notice]:
+    """Everything a decision has to tell, devices first."""
+    if decision.action is Action.PUBLISH_CLASS:
+        for write in decision.writes:
+            yield from _of_class(entry, _after(write, GpuClass))
+        return
+    if decision.action not in _WORDS:
+        return
+    type_, reason = _WORDS[decision.action]
+    machines: dict[str, Regarding] = {}
+    for write in decision.writes:
+        if write.kind != DEVICE.name:
+            continue
+        device = _after(write, Device)
+        if not (device.template and decision.action is Action.REFUSE_BIND):
+            about = _regarding(DEVICE, device)
+            yield Notice(about, type_, decision.action, reason or decision.reason, decision.message)
+        if device.attachment is not None:
+            name = device.attachment.vmi_name
+            machines[name] = Regarding(VMI, device.namespace, name)
+    for name in sorted(machines):
+        note = decision.message
+        if decision.action in (Action.LOSE, Action.RESTORE):
+            note = f"device {decision.subject.partition('/')[2]}: {note}"
+        yield Notice(machines[name], type_, decision.action, reason or decision.reason, note)
+
+
+def _of_class(entry: Entry, found: GpuClass) -> Iterator[Notice]:
+    """Conditions that changed with this very decision."""
+    for condition in found.conditions:
+        if condition.last_transition_time == entry.at:
+            good = condition.status == "True"
+            yield Notice(
+                _regarding(CLASS, found),
+                NORMAL if good else WARNING,
+                f"Set{condition.type}",
+                condition.reason,
+                condition.message or f"{condition.type} is {condition.status}",
+            )
+
+
+def of_budgets(state: PlacementState, tenant: str) -> list[Notice]:
+    """Keys of a tenant's budgets that bound nothing or cannot be read, on its release (C13)."""
+    release = state.tenant_release(tenant)
+    budgets = state.charges.budgets(tenant)
+    if release is None:
+        return []
+    about = _regarding(RELEASE, release)
+    found = [
+        Notice(
+            about,
+            WARNING,
+            "ReadBudgets",
+            UNMATCHED_BUDGET_KEY,
+            f"resourceQuotas[{key!r}] looks like a GPU budget and limits nothing: no GPU class and no GPU resource "
+            "of this cluster has that name. Correct its spelling or remove it",
+        )
+        for key in budgets.unmatched
+    ]
+    return found + [
+        Notice(
+            about,
+            WARNING,
+            "ReadBudgets",
+            UNREADABLE_BUDGET,
+            f"{problem}. What this budget bounds is refused until it can be read",
+        )
+        for problem in _problems(budgets)
+    ]
+
+
+def of_unreadable(state: PlacementState) -> list[Notice]:
+    """Objects set aside, but for releases, whose budgets say it (R10)."""
+    return [
+        Notice(
+            Regarding(KINDS[found.kind], found.namespace, found.name, found.uid),
+            WARNING,
+            "Read",
+            UNREADABLE,
+            f"this object is set aside and counts for nothing until it is corrected: {found.error}",
+        )
+        for found in state.unreadable.values()
+        if found.kind != RELEASE.name
+    ]
+
+
+def _problems(budgets: Budgets) -> list[str]:
+    if budgets.error:
+        return [budgets.error]
+    return [budgets.unreadable[key] for key in sorted(budgets.unreadable)]
+
+
+def _after(write: Write, model: type[T]) -> T:
+    return msgspec.json.decode(write.after, type=model)
+
+
+def _regarding(kind: Kind, found: Object) -> Regarding:
+    return Regarding(kind, found.namespace, found.name, found.uid)

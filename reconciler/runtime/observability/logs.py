@@ -1,0 +1,156 @@
+"""Structured logs: one JSON object a line on stderr, or coloured lines where a person looks (N4).
+
+Owns the configuration of structlog and the words that log lines use (`LOG_FIELDS`, which the documentation is held
+to). A start can be followed by its request id from the webhook that asked to the binder that answered.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, TextIO
+
+import structlog
+from structlog.types import Processor
+
+from journal import events
+from journal.events import Entry
+from journal.store import Journal
+from reconciler.core.state.decisions import Action, Decision
+from reconciler.core.state.placement_state import PlacementState
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+LOG_FIELDS: dict[str, str] = {
+    "action": "What a decision does: Hold, Bind, RefuseBind, Lose and so on.",
+    "build": "Version of the program.",
+    "bytes": "Size of the journal.",
+    "device": "A GPUDevice.",
+    "devices": "GPUDevices of a start.",
+    "entries": "Journal entries that were pruned.",
+    "epoch": "Number of the leadership.",
+    "error": "Why something failed, in the words of whoever refused it.",
+    "event": "What happened, a few fixed words.",
+    "exception": "Traceback of a fault of ours.",
+    "functions": "GPU functions in a node's report.",
+    "identity": "The replica, unique per process.",
+    "kind": "Kind of the subject.",
+    "level": "debug, info, warning or error.",
+    "logger": "Part of the program, or the library, that speaks.",
+    "message": "The sentence a tenant reads in a condition or a denial.",
+    "metrics": "Port of metrics and health.",
+    "missing": "Units that lack for a yes.",
+    "name": "Name of an object.",
+    "namespace": "Namespace of an object.",
+    "node": "Node of a placement or a report.",
+    "reason": "Why a request is refused, one of the documented reasons.",
+    "request_id": "Id of a bind request, from the webhook that wrote it to the binder that answers.",
+    "review": "Uid of the AdmissionReview.",
+    "seq": "Journal entry; `gpu-binder replay --at SEQ` shows the state there.",
+    "stage": "Where the rotation of the certificate authority stands.",
+    "subject": "NAMESPACE/NAME, or the name, that a decision is about.",
+    "timestamp": "RFC 3339, UTC.",
+    "user": "Who sent the request that a webhook failed on.",
+    "vmi": "NAMESPACE/NAME of a VirtualMachineInstance.",
+    "webhook": "Path of the webhook.",
+    "webhooks": "Port of the webhooks.",
+    "why": "Why a leadership ended or a file was not taken.",
+    "write": "SEQ.INDEX: the decision's entry and the write's place in it.",
+}
+"""Every field of a log line to what it holds."""
+
+
+def configure_logs(level: str = "info", stream: TextIO | None = None) -> None:
+    """Log to `stream` (stderr) from `level` on, libraries from warnings on. Raises ValueError for a level that
+    is none of `LEVELS`."""
+    if level not in LEVELS:
+        raise ValueError(f"log level {level!r} is none of {', '.join(LEVELS)}")
+    out = stream or sys.stderr
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    last: list[Processor] = (
+        [structlog.dev.ConsoleRenderer()]
+        if out.isatty()
+        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(sort_keys=False)]
+    )
+    structlog.configure(
+        processors=[*shared, *last],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.PrintLoggerFactory(out),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=max(LEVELS[level], logging.WARNING), force=True)
+
+
+_QUIET = (Action.FENCE, Action.GUARD, Action.PUBLISH_CLASS, Action.PUBLISH_SETTINGS)
+"""Decisions of the protocol itself: of interest only to who debugs it."""
+_WARNED = (Action.LOSE,)
+
+
+class LogDecisions:
+    """An observer of the loop that tells every decision, and the facts an operator looks for."""
+
+    def __init__(self, log: Any = None) -> None:
+        self._log = log or structlog.get_logger("binder")
+
+    def folded(self, count: int, seconds: float, backlog: int) -> None:
+        """Batches are counted, not told."""
+
+    def recorded(self, entry: Entry) -> None:
+        """Leadership, objects that cannot be read, writes that did not land."""
+        match entry.event:
+            case events.LeadershipAcquired(identity, epoch):
+                self._log.info("leader", identity=identity, epoch=epoch, seq=entry.seq)
+            case events.LeadershipLost(identity, why):
+                self._log.warning("no longer leader", identity=identity, why=why, seq=entry.seq)
+            case events.ObjectUnreadable() as found:
+                self._log.warning(
+                    "unreadable",
+                    kind=found.kind,
+                    namespace=found.namespace,
+                    name=found.name,
+                    error=found.error,
+                    seq=entry.seq,
+                )
+            case events.WriteRejected(write, message):
+                self._log.error("write rejected", write=write, error=message, seq=entry.seq)
+            case events.WriteConflicted(write, message):
+                self._log.info("write conflicted", write=write, error=message, seq=entry.seq)
+            case events.KindListed(kind, True):
+                self._log.warning("kind not installed", kind=kind, seq=entry.seq)
+
+    def decided(self, entry: Entry, decision: Decision, seconds: float) -> None:
+        """One line a decision; fields that say nothing are left out."""
+        fields = {
+            "request_id": decision.request_id,
+            "node": decision.node,
+            "reason": decision.reason,
+            "message": decision.message,
+            "missing": decision.missing,
+        }
+        tell = self._log.info
+        if decision.action in _QUIET:
+            tell = self._log.debug
+        elif decision.action in _WARNED:
+            tell = self._log.warning
+        tell(
+            "decided",
+            action=decision.action.value,
+            kind=decision.kind,
+            subject=decision.subject,
+            seq=entry.seq,
+            **{name: value for name, value in fields.items() if value},
+        )
+
+    def committed(self, journal: Journal, state: PlacementState) -> None:
+        """Nothing to tell: the journal has it all."""

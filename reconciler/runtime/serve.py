@@ -1,0 +1,299 @@
+"""`gpu-binder run`: one replica in production, from an empty process to a drained one (N1).
+
+Owns the order of start and stop and the health endpoints. Everything it starts is a part with its own rules:
+`controller`, the webhooks' `server`, `telemetry`, `certificates`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+import uuid
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from journal.sqlite import SqliteJournal
+from reconciler import VERSION
+from reconciler.cluster.informers import Timing
+from reconciler.cluster.kube import KubeCluster
+from reconciler.cluster.port import Cluster, ClusterError
+from reconciler.core.model.objects import SELF_REVIEW, Settings
+from reconciler.runtime.certificates import CertificateKeeper
+from reconciler.runtime.controller import Controller, LeaseTimes
+from reconciler.runtime.observability.blocking_conditions import BlockingConditions
+from reconciler.runtime.observability.event_recorder import EventRecorder
+from reconciler.runtime.observability.logs import LogDecisions, configure_logs
+from reconciler.runtime.observability.telemetry import Telemetry
+from reconciler.runtime.settings import OptionError, RunOptions
+from webhooks import catalog
+from webhooks.certificates import Certificates
+from webhooks.clock import Clock
+from webhooks.recording import recording
+from webhooks.routes import admission
+from webhooks.server import Server
+
+PRUNE_SECONDS = 3600.0
+CERTIFICATE_POLL_SECONDS = 2.0
+"""Two small files are read; a replica that starts waits this long for the certificate it makes."""
+CLOCK_SLACK_MILLISECONDS = 5_000
+"""What time synchronisation corrects without anybody's doing."""
+BLOCKING_SECONDS = 3.0
+"""Beyond the first retries, which pass by themselves; short enough to be read while one waits for a pod."""
+DAY_MILLISECONDS = 86_400_000
+
+log = structlog.get_logger("gpu-binder")
+
+
+class Service:
+    """One replica on a real cluster. `run` returns when it was told to stop, and raises what made it fail."""
+
+    def __init__(self, options: RunOptions, cluster: Cluster, settings: Settings, journal: SqliteJournal) -> None:
+        self.options = options
+        self.telemetry = Telemetry()
+        self.event_recorder = EventRecorder(cluster, identity=options.identity, clock=_now)
+        self.keeper = _keeper(options, cluster)
+        timing = Timing(clock=_now, timer=_timer)
+        self.journal = journal
+        self.controller = Controller(
+            cluster,
+            journal,
+            settings,
+            identity=f"{options.identity}_{uuid.uuid4()}",
+            build=VERSION,
+            timing=timing,
+            lease_name=options.lease_name,
+            lease_times=LeaseTimes(options.lease_seconds, options.renew_seconds, options.retry_seconds),
+            observers=(self.telemetry, LogDecisions(), self.event_recorder),
+            restarted=self.telemetry.watch_restarted,
+            snapshot_every=options.snapshot_entries,
+        )
+        self.admission = admission(
+            self.controller.state,
+            cluster,
+            clock=Clock(),
+            bind_seconds=options.bind_deadline_seconds,
+            on_bind=self.telemetry.bind_answered,
+            on_conflict=self.telemetry.conflicted,
+        )
+        self.certificates = Certificates(options.tls_cert, options.tls_key, on_error=self._certificate_refused)
+        self.server = Server(
+            recording(self.admission.routes, self.controller.refused),
+            self.certificates,
+            ready=lambda: self.controller.synced,
+            pages={catalog.PATH: catalog.Catalog(self.controller.state, cluster).handle},
+            on_answer=self.telemetry.answered,
+        )
+        self.telemetry.observe(self.controller, self.certificates)
+        self.stop = asyncio.Event()
+        self._certificate_problem = ""
+        self.webhook_port = 0
+        self.metrics_port = 0
+
+    async def run(self) -> None:
+        """Serve until `stop` is set, then drain: webhooks finish, the lease is given back, the journal is saved."""
+        health = web.AppRunner(self._health(), access_log=None)
+        await health.setup()
+        site = web.TCPSite(health, self.options.metrics_host, self.options.metrics_port)
+        try:
+            with _listening("metrics", self.options.metrics_host, self.options.metrics_port):
+                await site.start()
+            self.metrics_port = int(health.addresses[0][1])
+            with _listening("listen", self.options.listen_host, self.options.listen_port):
+                self.webhook_port = await self.server.start(
+                    self.options.listen_host,
+                    self.options.listen_port,
+                    certificate_poll_seconds=CERTIFICATE_POLL_SECONDS,
+                )
+        except OptionError:
+            await health.cleanup()
+            raise
+        log.info("started", build=VERSION, webhooks=self.webhook_port, metrics=self.metrics_port)
+        halt = asyncio.Event()
+        controlling: asyncio.Future[Any] = asyncio.ensure_future(self.controller.run(halt))
+        jobs = [
+            self._prune(),
+            self._tell_troubles(),
+            self.event_recorder.run(),
+            *([self.keeper.run()] if self.keeper is not None else []),
+        ]
+        beside: list[asyncio.Future[Any]] = [asyncio.ensure_future(job) for job in jobs]
+        stopping: asyncio.Future[Any] = asyncio.ensure_future(self.stop.wait())
+        try:
+            await asyncio.wait({controlling, stopping, *beside}, return_when=asyncio.FIRST_COMPLETED)
+            if stopping.done():
+                log.info("draining")
+                await self.server.drain(linger_seconds=self.options.drain_seconds)
+                await self.admission.binding.finish_undoing()
+            halt.set()
+            await controlling
+            for task in beside:
+                if task.done():
+                    task.result()
+        finally:
+            for task in (controlling, stopping, *beside):
+                task.cancel()
+            await asyncio.gather(controlling, stopping, *beside, return_exceptions=True)
+            with contextlib.suppress(Exception):
+                await self.server.drain()
+            await health.cleanup()
+            self.journal.close()
+            log.info("stopped")
+
+    def _certificate_refused(self, why: str) -> None:
+        """Told at every look, said once."""
+        if why != self._certificate_problem:
+            log.error("certificate refused", why=why)
+        self._certificate_problem = why
+
+    async def _tell_troubles(self) -> None:
+        blocking = BlockingConditions(log)
+        while True:
+            await asyncio.sleep(BLOCKING_SECONDS)
+            blocking.look(self.controller.blocking())
+
+    async def _prune(self) -> None:
+        """Keep the journal within its age and size (J6)."""
+        while True:
+            await asyncio.sleep(PRUNE_SECONDS)
+            before = _now() - round(self.options.journal_days * DAY_MILLISECONDS)
+            self.controller.loop.save()
+            pruned = await asyncio.to_thread(
+                self.journal.prune, before_at=before, max_bytes=self.options.journal_megabytes * 2**20
+            )
+            log.info("journal pruned", entries=pruned, bytes=self.journal.size_bytes)
+
+    def _health(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics)
+        return app
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        problems = self.controller.problems()
+        if problems:
+            return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="\n".join(problems))
+        return web.Response(text="ok")
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        if self.server.ready:
+            return web.Response(text="ok")
+        if self.controller.synced:
+            why = "no certificate is loaded, or draining"
+        else:
+            why = f"the cluster is not read yet: {', '.join(self.controller.unread()) or 'the last lists are folded'}"
+        return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=why)
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        body, content_type = self.telemetry.render()
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+
+@contextlib.contextmanager
+def _listening(what: str, host: str, port: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise OptionError(
+            f"--{what}-host {host} --{what}-port {port} cannot be listened on: {why}; give an address of this "
+            "machine and a free port"
+        ) from error
+
+
+def _keeper(options: RunOptions, cluster: Cluster) -> CertificateKeeper | None:
+    """Who makes and rotates the certificate, None where its files are mounted."""
+    if not options.tls_secret:
+        return None
+    return CertificateKeeper(
+        cluster,
+        namespace=options.namespace,
+        secret_name=options.tls_secret,
+        service_name=options.service_name,
+        webhook_config_name=options.webhook_config_name,
+        certificate=options.tls_cert,
+        key=options.tls_key,
+        authority=options.tls_ca,
+        clock=_now,
+    )
+
+
+class _UserInfo(msgspec.Struct):
+    username: str = ""
+
+
+class _ReviewStatus(msgspec.Struct, rename="camel"):
+    user_info: _UserInfo = msgspec.field(default_factory=_UserInfo)
+
+
+class _SelfReview(msgspec.Struct):
+    status: _ReviewStatus = msgspec.field(default_factory=_ReviewStatus)
+
+
+async def own_user(cluster: Cluster) -> str:
+    """The user name the API server knows us by; only it may set the template mark (K2)."""
+    body = {"apiVersion": f"{SELF_REVIEW.group}/{SELF_REVIEW.version}", "kind": SELF_REVIEW.name}
+    answer = await cluster.create(SELF_REVIEW, "", body)
+    return msgspec.json.decode(answer, type=_SelfReview).status.user_info.username
+
+
+def open_journal(options: RunOptions) -> SqliteJournal:
+    """The journal at its path; a damaged one is set aside and a new one begun (J6)."""
+    journal, told = SqliteJournal.open_or_set_aside(str(options.journal), at=_now())
+    if told:
+        log.error("journal set aside", message=told)
+    ahead = journal.last_at - _now()
+    if ahead > CLOCK_SLACK_MILLISECONDS:
+        log.warning(
+            "clock behind journal",
+            message=f"the newest entry of {options.journal} is {ahead / 1000:.0f} s ahead of this machine's clock; "
+            "time goes on from there. Set the clock right: usage records and grace times count by it",
+        )
+    return journal
+
+
+async def serve(options: RunOptions) -> None:
+    """Run one replica until SIGTERM or SIGINT."""
+    options.check()
+    configure_logs(options.log_level)
+    journal = open_journal(options)
+    cluster = await KubeCluster.connect(options.kubeconfig, options.context)
+    try:
+        settings = options.settings()
+        if not options.service_account:
+            user = await _patiently(cluster)
+            settings = msgspec.structs.replace(settings, writer=user)
+        service = Service(options, cluster, settings, journal)
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(name, service.stop.set)
+        await service.run()
+    finally:
+        await cluster.close()
+
+
+async def _patiently(cluster: Cluster) -> str:
+    """Our user name, however long the API server takes to answer."""
+    while True:
+        try:
+            return await own_user(cluster)
+        except ClusterError as error:
+            log.warning("cannot ask the API server who we are, trying again", error=error.message)
+            await asyncio.sleep(2.0)
+
+
+def _timer() -> float:
+    """Seconds since boot, suspension included: a machine that slept must not believe in its old lease (J5)."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _now() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,155 @@
+"""Taking gpu-binder out of a cluster so that nothing it leaves behind blocks (N6, C47).
+
+Owns the order: webhook configurations first (nothing fails closed any more), then the controller (or it would put
+finalizers back), then our finalizers, so that no object and no namespace waits for a controller that is gone. Each
+step may be done again, and tolerates what is not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from reconciler.cluster.port import Cluster, ClusterError, Conflict, KindMissing, NotFound, Unavailable
+from reconciler.core.model.objects import CLASS, DEVICE, MUTATING_WEBHOOKS, STATEFUL_SET, VALIDATING_WEBHOOKS, Kind
+from reconciler.core.model.vocabulary import CLASS_FINALIZER, DEVICE_FINALIZER
+
+ROUNDS = 20
+"""Lists of one kind at most: each round leaves only what conflicted or was made meanwhile."""
+PAUSE_SECONDS = 1.0
+STOP_SECONDS = 120.0
+"""How long the controller's pods may take to end; above their grace period."""
+
+
+class UninstallIncomplete(RuntimeError):
+    """Something of ours is left that blocks; the message names it and the way out."""
+
+
+class Uninstalled(msgspec.Struct, frozen=True):
+    """What was done. Zeros on a second run."""
+
+    configurations: int = 0
+    stopped: bool = False
+    devices: int = 0
+    classes: int = 0
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    finalizers: list[str] | None = None
+
+
+class _Item(msgspec.Struct):
+    metadata: _Metadata
+
+
+class _List(msgspec.Struct):
+    items: list[_Item] | None = None
+
+
+class _Status(msgspec.Struct):
+    replicas: int = 0
+
+
+class _Workload(msgspec.Struct):
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+async def uninstall(
+    cluster: Cluster,
+    webhook_config_name: str,
+    *,
+    namespace: str = "",
+    workload: str = "",
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> Uninstalled:
+    """Remove what would block. `workload`: the controller's StatefulSet in `namespace`, "" where none runs. Raises
+    `UninstallIncomplete`, or the port's errors other than a passing `Unavailable`."""
+    removed = 0
+    for kind in (VALIDATING_WEBHOOKS, MUTATING_WEBHOOKS):
+        removed += await _patiently(partial(_delete, cluster, kind, webhook_config_name), sleep)
+    stopped = bool(workload) and await _stop(cluster, namespace, workload, sleep)
+    devices = await _release_all(cluster, DEVICE, DEVICE_FINALIZER, sleep)
+    classes = await _release_all(cluster, CLASS, CLASS_FINALIZER, sleep)
+    return Uninstalled(configurations=removed, stopped=stopped, devices=devices, classes=classes)
+
+
+async def _patiently(action: Callable[[], Awaitable[Any]], sleep: Callable[[float], Awaitable[None]]) -> Any:
+    """The action's result; an API server that does not answer is asked again, a bounded number of times."""
+    for _ in range(ROUNDS - 1):
+        try:
+            return await action()
+        except Unavailable as error:
+            await sleep(max(error.retry_after_seconds, PAUSE_SECONDS))
+    return await action()
+
+
+async def _delete(cluster: Cluster, kind: Kind, name: str) -> int:
+    try:
+        await cluster.delete(kind, "", name)
+    except (NotFound, KindMissing):
+        return 0
+    return 1
+
+
+async def _stop(cluster: Cluster, namespace: str, workload: str, sleep: Callable[[float], Awaitable[None]]) -> bool:
+    """Scale the controller to nothing and wait until its pods are gone; False where there is none."""
+    body = {"spec": {"replicas": 0}}
+    try:
+        await _patiently(lambda: cluster.patch(STATEFUL_SET, namespace, workload, body, subresource="scale"), sleep)
+        for _ in range(round(STOP_SECONDS / PAUSE_SECONDS)):
+            answer = await _patiently(lambda: cluster.get(STATEFUL_SET, namespace, workload), sleep)
+            if not msgspec.json.decode(answer, type=_Workload).status.replicas:
+                return True
+            await sleep(PAUSE_SECONDS)
+    except (NotFound, KindMissing):
+        return False
+    raise UninstallIncomplete(
+        f"the pods of StatefulSet {namespace}/{workload} did not end within {STOP_SECONDS:.0f} s and would put "
+        "finalizers back; delete them and run the uninstall again"
+    )
+
+
+async def _release_all(cluster: Cluster, kind: Kind, finalizer: str, sleep: Callable[[float], Awaitable[None]]) -> int:
+    """Take our finalizer off every object of a kind; how many had it. Objects are read again after a conflict."""
+    count, problem = 0, ""
+    for _ in range(ROUNDS):
+        try:
+            body = await cluster.list(kind)
+        except KindMissing:
+            return count
+        except Unavailable as error:
+            problem = error.message
+            await sleep(max(error.retry_after_seconds, PAUSE_SECONDS))
+            continue
+        listed = msgspec.json.decode(body, type=_List).items or []
+        held = [item.metadata for item in listed if finalizer in (item.metadata.finalizers or ())]
+        if not held:
+            return count
+        for found in held:
+            try:
+                count += await _release(cluster, kind, found, finalizer)
+            except ClusterError as error:
+                problem = error.message
+        await sleep(0 if not problem else PAUSE_SECONDS)
+    raise UninstallIncomplete(
+        f"{kind.plural} still carry the finalizer {finalizer} after {ROUNDS} rounds: {problem}; whoever puts it back "
+        "has to be stopped, then run the uninstall again"
+    )
+
+
+async def _release(cluster: Cluster, kind: Kind, found: _Metadata, finalizer: str) -> int:
+    rest = [name for name in found.finalizers or () if name != finalizer]
+    metadata = {"uid": found.uid, "resourceVersion": found.resource_version, "finalizers": rest}
+    try:
+        await cluster.patch(kind, found.namespace, found.name, {"metadata": metadata})
+    except (Conflict, NotFound):
+        return 0
+    return 1

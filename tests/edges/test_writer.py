@@ -1,0 +1,97 @@
+"""The order of writes that give units of a node back and take them (J4, J5)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from journal import events
+from journal.events import Event
+from reconciler.cluster.port import Conflict
+from reconciler.cluster.writer import ClusterWriter
+from reconciler.core.model.objects import DEVICE
+from reconciler.core.state.decisions import Action, Decision, Verb, Write
+
+
+class SlowCluster:
+    """Answers a patch when told to."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, asyncio.Future[bytes]] = {}
+
+    async def patch(self, kind: Any, namespace: str, name: str, body: Any, *, subresource: str = "") -> bytes:
+        self.sent[name] = asyncio.get_running_loop().create_future()
+        return await self.sent[name]
+
+
+def decision(action: Action, name: str, node: str, placement: dict[str, Any] | None) -> Decision:
+    write = Write(
+        kind=DEVICE.name,
+        namespace="tenant-a",
+        name=name,
+        uid=name,
+        resource_version="1",
+        verb=Verb.STATUS,
+        body={"status": {"placement": placement}},
+        after=msgspec.Raw(b"{}"),
+    )
+    return Decision(action=action, kind=DEVICE.name, subject=name, node=node, message="", writes=(write,))
+
+
+class Writes:
+    def __init__(self) -> None:
+        self.cluster = SlowCluster()
+        self.outcomes: list[Event] = []
+        self.writer = ClusterWriter(self.cluster, self.outcomes.append, self.reread, lambda: True)  # type: ignore[arg-type]
+
+    async def reread(self, kind: str, namespace: str, name: str) -> None:
+        pass
+
+    async def settle(self) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+ANSWER = b'{"metadata": {"resourceVersion": "2"}}'
+
+
+async def test_j5_a_grant_goes_out_after_the_release_that_made_room_for_it() -> None:
+    """Else a leader that dies between the two leaves both on the node."""
+    writes = Writes()
+    writes.writer.send(1, decision(Action.RELEASE, "old", "n1", None))
+    writes.writer.send(2, decision(Action.BIND, "new", "n1", {"node": "n1", "units": 1}))
+    writes.writer.send(3, decision(Action.BIND, "other", "n2", {"node": "n2", "units": 1}))
+    await writes.settle()
+    assert sorted(writes.cluster.sent) == ["old", "other"], "another node's grant does not wait"
+    writes.cluster.sent["old"].set_result(ANSWER)
+    await writes.settle()
+    writes.cluster.sent["new"].set_result(ANSWER)
+    writes.cluster.sent["other"].set_result(ANSWER)
+    await writes.writer.drain()
+    assert {found.write for found in writes.outcomes if isinstance(found, events.WriteSucceeded)} == {
+        "1.0",
+        "2.0",
+        "3.0",
+    }
+
+
+async def test_j5_a_grant_whose_room_was_not_made_is_dropped() -> None:
+    writes = Writes()
+    writes.writer.send(1, decision(Action.RELEASE, "old", "n1", None))
+    writes.writer.send(2, decision(Action.BIND, "new", "n1", {"node": "n1", "units": 1}))
+    await writes.settle()
+    writes.cluster.sent["old"].set_exception(Conflict("modified"))
+    await writes.writer.drain()
+    assert sorted(writes.cluster.sent) == ["old"]
+    assert writes.outcomes == [events.WriteConflicted("1.0", "modified"), events.WriteDropped("2.0")]
+
+
+async def test_j4_a_write_that_fails_as_nobody_foresaw_still_has_an_outcome() -> None:
+    writes = Writes()
+    writes.writer.send(1, decision(Action.RELEASE, "old", "n1", None))
+    await writes.settle()
+    writes.cluster.sent["old"].set_result(b"<html>a proxy's error page</html>")
+    await writes.writer.drain()
+    assert isinstance(writes.outcomes[0], events.WriteConflicted)

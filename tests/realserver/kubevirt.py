@@ -1,0 +1,266 @@
+"""KubeVirt on a real API server: virt-api's mutator over TLS, virt-controller for VirtualMachines and VMIs.
+
+Owns HTTP and the retries; what a launcher is and how a VMI's status follows it belongs to
+`reconciler.cluster.memory.kubevirt`.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import ssl
+import time
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from trustme import CA
+
+from reconciler.cluster.memory.json_objects import Document, api_version, merge_patch
+from reconciler.cluster.memory.kubevirt import VirtController, launcher, refused, virt_api
+from reconciler.cluster.memory.pods import FINISHED, deleting, phase_of
+from reconciler.cluster.port import ClusterError, NotFound, Preconditions, Rejected
+from reconciler.core.model.objects import POD, VMI, Kind, Object
+from reconciler.core.model.vocabulary import CREATED_BY_LABEL, MIGRATION_LABEL
+from tests.realserver.caches import Mirrors, PlayerPort
+
+VM = Kind("VirtualMachine", "kubevirt.io", "v1", "virtualmachines", True, Object, foreign=True)
+VIRT_API_CONFIGURATION = "virt-api-mutator"
+"""As KubeVirt names it. Configurations are called in the order of their names: after gpu-binder's."""
+LAUNCHER_IMAGE = "registry.k8s.io/pause:3.10"
+LAUNCHER_GRACE_SECONDS = 2
+"""A namespace that is deleted waits for half of what its pods ask."""
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.25, 4.0
+MAX_REVIEW_BYTES = 16 << 20
+
+
+class WebhookServer:
+    """An admission webhook on a free loopback port. `base_url` and `ca_pem` are what a registration needs."""
+
+    def __init__(self, authority: CA, routes: dict[str, Any]) -> None:
+        """`routes`: path to a coroutine function from AdmissionReview to AdmissionReview, both JSON values."""
+        self._authority = authority
+        self._routes = routes
+        self._runner: web.AppRunner | None = None
+        self.base_url = ""
+        self.ca_pem = authority.cert_pem.bytes().decode()
+
+    async def start(self) -> None:
+        app = web.Application(client_max_size=MAX_REVIEW_BYTES)
+        for path, call in self._routes.items():
+            app.router.add_post(path, _handler(call))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._authority.issue_cert("127.0.0.1").configure_cert(context)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=context)
+        await site.start()
+        port = self._runner.addresses[0][1]
+        self.base_url = f"https://127.0.0.1:{port}"
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+
+def _handler(call: Any) -> Any:
+    async def handle(request: web.Request) -> web.Response:
+        answer = await call(msgspec.json.decode(await request.read()))
+        return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+
+    return handle
+
+
+def virt_api_server(authority: CA) -> WebhookServer:
+    """virt-api: the mutator of VMIs at /virtualmachineinstances-mutate-create."""
+    return WebhookServer(authority, {"/virtualmachineinstances-mutate-create": virt_api().call})
+
+
+def virt_api_configuration(server: WebhookServer) -> Document:
+    """Its registration, as KubeVirt makes it."""
+    rule = {
+        "apiGroups": [VMI.group],
+        "apiVersions": [VMI.version],
+        "resources": [VMI.plural],
+        "operations": ["CREATE"],
+        "scope": "Namespaced",
+    }
+    return mutating_configuration(
+        VIRT_API_CONFIGURATION,
+        "virtualmachineinstances-mutator.kubevirt.io",
+        f"{server.base_url}/virtualmachineinstances-mutate-create",
+        server.ca_pem,
+        rule,
+    )
+
+
+def mutating_configuration(
+    name: str, webhook: str, url: str, ca_pem: str, rule: dict[str, Any], **fields: Any
+) -> Document:
+    """A MutatingWebhookConfiguration of one webhook by URL; `fields` beside or instead of the usual ones."""
+    bundle = base64.b64encode(ca_pem.encode()).decode()
+    entry = {
+        "name": webhook,
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "failurePolicy": "Fail",
+        "timeoutSeconds": 10,
+        "clientConfig": {"url": url, "caBundle": bundle},
+        "rules": [rule],
+        **fields,
+    }
+    return {"metadata": {"name": name}, "webhooks": [entry]}
+
+
+class Backoff:
+    """Who has to wait before trying again: the pause doubles with every failure in a row."""
+
+    def __init__(self) -> None:
+        self._failures: dict[str, tuple[float, float]] = {}
+
+    def waits(self, uid: str) -> bool:
+        until, _ = self._failures.get(uid, (0.0, 0.0))
+        return time.monotonic() < until
+
+    def failed(self, uid: str) -> None:
+        _, last = self._failures.get(uid, (0.0, FIRST_RETRY_SECONDS / 2))
+        pause = min(2 * last, LAST_RETRY_SECONDS)
+        self._failures[uid] = (time.monotonic() + pause, pause)
+
+    def worked(self, uid: str) -> None:
+        self._failures.pop(uid, None)
+
+
+class LauncherController(VirtController):
+    """virt-controller's part for VMIs: launchers that an API server takes, refusals retried with backoff."""
+
+    def __init__(self, mirrors: Mirrors, port: PlayerPort) -> None:
+        super().__init__(mirrors.documents, port)
+        self._real_port = port
+        self._backoff = Backoff()
+
+    async def launch(self, vmi: Document) -> bool:
+        metadata = vmi["metadata"]
+        if self._backoff.waits(metadata["uid"]):
+            return False
+        try:
+            await self._real_port.create(POD, metadata["namespace"], launcher_pod(vmi))
+        except Rejected as error:
+            self._backoff.failed(metadata["uid"])
+            return await self.set_status(vmi, refused(error.message))
+        except ClusterError:
+            self._backoff.failed(metadata["uid"])
+            raise
+        self._backoff.worked(metadata["uid"])
+        return True
+
+
+def launcher_pod(vmi: Document, migration_uid: str = "") -> Document:
+    """The launcher with what an API server insists on; `migration_uid`: a live-migration target, kept
+    off the node of its source."""
+    pod = launcher(vmi)
+    pod["spec"]["containers"][0]["image"] = LAUNCHER_IMAGE
+    pod["spec"]["automountServiceAccountToken"] = False
+    asked = (vmi.get("spec") or {}).get("terminationGracePeriodSeconds")
+    pod["spec"]["terminationGracePeriodSeconds"] = LAUNCHER_GRACE_SECONDS if asked is None else asked
+    if migration_uid:
+        pod["metadata"]["labels"][MIGRATION_LABEL] = migration_uid
+        source = {CREATED_BY_LABEL: vmi["metadata"]["uid"]}
+        elsewhere = {"labelSelector": {"matchLabels": source}, "topologyKey": "kubernetes.io/hostname"}
+        affinity = copy.deepcopy(pod["spec"].get("affinity") or {})
+        terms = affinity.setdefault("podAntiAffinity", {})
+        terms.setdefault("requiredDuringSchedulingIgnoredDuringExecution", []).append(elsewhere)
+        pod["spec"]["affinity"] = affinity
+    return pod
+
+
+class MachineController:
+    """virt-controller's part for VirtualMachines: a VMI from the template while the machine is to run."""
+
+    def __init__(self, mirrors: Mirrors, port: PlayerPort) -> None:
+        self._mirrors = mirrors
+        self._port = port
+        self._backoff = Backoff()
+
+    async def step(self) -> bool:
+        """Look at every VirtualMachine once; says whether anything changed or has to be tried again."""
+        changed = [await self._look_at(machine) for machine in self._mirrors.documents(VM)]
+        return any(changed)
+
+    async def _look_at(self, machine: Document) -> bool:
+        metadata = machine["metadata"]
+        if deleting(machine):
+            return False
+        vmi = self._mirrors.get(VMI, metadata["namespace"], metadata["name"])
+        try:
+            if vmi is None and _to_run(machine):
+                return await self._start(machine)
+            ended = vmi is not None and (not _to_run(machine) or phase_of(vmi) in FINISHED)
+            if vmi is not None and ended and not deleting(vmi) and _owns(machine, vmi):
+                conditions = Preconditions(uid=vmi["metadata"]["uid"])
+                await self._port.delete(VMI, metadata["namespace"], metadata["name"], preconditions=conditions)
+                return True
+            return await self._set_status(machine, _machine_status(vmi))
+        except NotFound:
+            return False
+        except ClusterError:
+            return True
+
+    async def _start(self, machine: Document) -> bool:
+        metadata = machine["metadata"]
+        if self._backoff.waits(metadata["uid"]):
+            return False
+        try:
+            await self._port.create(VMI, metadata["namespace"], vmi_of(machine))
+        except Rejected as error:
+            self._backoff.failed(metadata["uid"])
+            failure = {"type": "Failure", "status": "True", "reason": "FailedCreate", "message": error.message}
+            status = {"created": False, "ready": False, "printableStatus": "Stopped", "conditions": [failure]}
+            return await self._set_status(machine, status)
+        except ClusterError:
+            self._backoff.failed(metadata["uid"])
+            raise
+        self._backoff.worked(metadata["uid"])
+        return True
+
+    async def _set_status(self, machine: Document, status: Document) -> bool:
+        metadata, present = machine["metadata"], machine.get("status") or {}
+        if merge_patch(present, status) == present:
+            return False
+        await self._port.patch(VM, metadata["namespace"], metadata["name"], {"status": status}, subresource="status")
+        return True
+
+
+def _to_run(machine: Document) -> bool:
+    spec = machine.get("spec") or {}
+    return spec.get("running") is True or spec.get("runStrategy") in ("Always", "RerunOnFailure")
+
+
+def _owns(machine: Document, vmi: Document) -> bool:
+    owners = vmi["metadata"].get("ownerReferences") or []
+    return any(owner["uid"] == machine["metadata"]["uid"] for owner in owners)
+
+
+def _machine_status(vmi: Document | None) -> Document:
+    if vmi is None:
+        return {"created": False, "ready": False, "printableStatus": "Stopped"}
+    running = phase_of(vmi) == "Running"
+    shown = "Running" if running else "Starting"
+    return {"created": True, "ready": running, "printableStatus": shown, "conditions": None}
+
+
+def vmi_of(machine: Document) -> Document:
+    """The VMI of a machine: its template's labels, annotations and spec, under the machine's name."""
+    template = (machine.get("spec") or {}).get("template") or {}
+    given = template.get("metadata") or {}
+    owner = {
+        "apiVersion": api_version(VM),
+        "kind": VM.name,
+        "name": machine["metadata"]["name"],
+        "uid": machine["metadata"]["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    metadata = {"name": machine["metadata"]["name"], "ownerReferences": [owner]}
+    metadata |= {field: given[field] for field in ("labels", "annotations") if given.get(field)}
+    return {"apiVersion": api_version(VMI), "kind": VMI.name, "metadata": metadata, "spec": template.get("spec") or {}}
