@@ -87,11 +87,15 @@ class TimeReached(Event, frozen=True):
 
 
 class LeadershipAcquired(Event, frozen=True):
+    """This replica holds the lease; `epoch` counts the terms of leadership over all replicas (J5)."""
+
     identity: str
     epoch: int
 
 
 class LeadershipLost(Event, frozen=True):
+    """This replica no longer holds the lease and sends nothing more; `why`: expired, taken over or shut down (J5)."""
+
     identity: str
     why: str
 
@@ -117,6 +121,8 @@ class WriteConflicted(Event, frozen=True):
 
 
 class WriteFoundGone(Event, frozen=True):
+    """The object of a write no longer exists."""
+
     write: str
 
 

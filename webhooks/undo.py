@@ -14,17 +14,13 @@ from typing import Any
 import structlog
 
 from reconciler.cluster.port import Cluster, ClusterError, Conflict, NotFound, Preconditions
+from reconciler.cluster.retry_policies import UNDO
 from reconciler.core.model.objects import DEVICE, Device
 from reconciler.core.model.vocabulary import Phase
 from webhooks.clock import Clock
 from webhooks.reader import DeviceReader
 from webhooks.review import Denied
 from webhooks.sets import DeviceSet
-
-ATTEMPTS = 12
-"""Reads of one device before it is left to the binder, which releases it after its grace time (P5)."""
-FIRST_PAUSE_SECONDS = 0.05
-LONGEST_PAUSE_SECONDS = 2.0
 
 
 class Undo:
@@ -66,22 +62,29 @@ class Undo:
         await asyncio.gather(*(self._take_back(name) for name in names))
 
     async def _take_back(self, name: str) -> None:
-        pause = FIRST_PAUSE_SECONDS
-        for _ in range(ATTEMPTS):
-            try:
-                device = await self._reader.read(self._wanted.namespace, name)
-                if device is not None:
-                    await self._step(name, device)
-                return
-            except NotFound:
-                return
-            except Conflict:
-                self._on_conflict()
-            except (ClusterError, Denied) as error:
+        def failed(error: BaseException) -> None:
+            if not isinstance(error, Conflict):
                 self._log.warning("undo failed, trying again", device=name, error=str(error))
-            await self._clock.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-        self._log.error("undo given up, the binder releases the device after its grace time", device=name)
+
+        try:
+            async for attempt in UNDO.retrying(self._clock.sleep, also=(Denied,), failed=failed):
+                with attempt:
+                    await self._attempt(name)
+        except NotFound:
+            return
+        except (ClusterError, Denied):
+            self._log.error("undo given up, the binder releases the device after its grace time", device=name)
+
+    async def _attempt(self, name: str) -> None:
+        """Read the device and take it back. Raises `NotFound` where it is gone, `Conflict` where it moved on."""
+        device = await self._reader.read(self._wanted.namespace, name)
+        if device is None:
+            return
+        try:
+            await self._step(name, device)
+        except Conflict:
+            self._on_conflict()
+            raise
 
     async def _step(self, name: str, device: Device) -> None:
         """One conditional write, or none where the device does not carry the request."""

@@ -16,6 +16,7 @@ import msgspec
 from journal.events import Event, KindListed
 from reconciler.cluster.cache import ObjectCache
 from reconciler.cluster.port import Cluster, ClusterError, Expired, KindMissing, NotFound, Unavailable
+from reconciler.cluster.retry_policies import LIST_WATCH, Backoff
 from reconciler.core.model import wire
 from reconciler.core.model.objects import Kind
 
@@ -23,8 +24,6 @@ WATCH_SECONDS = 120.0
 """The server ends a watch after this long; a silent one is given up soon after (C38)."""
 DEAF_SECONDS = 300.0
 """Above WATCH_SECONDS plus the client's slack plus one list: a kind not heard of for this long is deaf."""
-FIRST_DELAY_SECONDS = 0.5
-LAST_DELAY_SECONDS = 15.0
 SHORT_WATCH_SECONDS = 1.0
 """A watch that ends sooner without a line counts as failed, or a server that ends each at once would be asked
 without a pause."""
@@ -44,23 +43,6 @@ class Timing(msgspec.Struct, frozen=True):
     jitter: Callable[[], float] = random.random
     watch_seconds: float = WATCH_SECONDS
     deaf_seconds: float = DEAF_SECONDS
-
-
-class Backoff:
-    """Doubling delays with jitter (half to the whole of it), from the first to the last."""
-
-    def __init__(self, jitter: Callable[[], float]) -> None:
-        self._jitter = jitter
-        self._next = FIRST_DELAY_SECONDS
-
-    def delay(self) -> float:
-        """Seconds to wait before the next attempt."""
-        now = self._next
-        self._next = min(now * 2, LAST_DELAY_SECONDS)
-        return now * (0.5 + self._jitter() / 2)
-
-    def reset(self) -> None:
-        self._next = FIRST_DELAY_SECONDS
 
 
 class Informer:
@@ -90,7 +72,7 @@ class Informer:
         self._timing = timing
         self._selection: dict[str, Any] = selection or {}
         self._restarted = restarted
-        self._backoff = Backoff(timing.jitter)
+        self._backoff = Backoff(LIST_WATCH, timing.sleep, timing.jitter)
         self._version = ""
         self._absences = 0
         self._failures = 0
@@ -117,16 +99,15 @@ class Informer:
                 await self._absent(error)
             except Expired as error:
                 self._version = ""
-                await self._pause(f"expired: {error.message}")
+                await self._pause(f"expired: {error.message}", error)
             except wire.WireError as error:
                 self._version = ""
-                await self._pause(str(error))
+                await self._pause(str(error), error)
             except ClusterError as error:
                 self._failures += 1
                 if self._failures >= FAILURES_BEFORE_LIST:
                     self._version = ""
-                least = error.retry_after_seconds if isinstance(error, Unavailable) else 0.0
-                await self._pause(f"{type(error).__name__}: {error.message}", least)
+                await self._pause(f"{type(error).__name__}: {error.message}", error)
 
     async def reread(self, namespace: str, name: str) -> None:
         """GET one object and tell what it is now, or that it is gone. Raises the port's other errors."""
@@ -210,11 +191,11 @@ class Informer:
         if self.kind.foreign and self._absences >= ABSENCES and not self.missing:
             self.missing = True
             self._emit(KindListed(kind=self.kind.name, missing=True))
-        await self._pause(f"not installed: {error.message}")
+        await self._pause(f"not installed: {error.message}", error)
 
-    async def _pause(self, why: str, least_seconds: float = 0.0) -> None:
+    async def _pause(self, why: str, error: Exception) -> None:
         self.restarts += 1
         self.problem = why
         if self._restarted is not None:
             self._restarted(self.kind.name, why)
-        await self._timing.sleep(max(least_seconds, self._backoff.delay()))
+        await self._backoff.pause(error)

@@ -10,8 +10,9 @@ import contextlib
 from collections.abc import Callable
 
 from journal.events import Event
-from reconciler.cluster.informer import Backoff, Informer, Timing
-from reconciler.cluster.port import Cluster, ClusterError, KindMissing, Unavailable
+from reconciler.cluster.informer import Informer, Timing
+from reconciler.cluster.port import Cluster, KindMissing
+from reconciler.cluster.retry_policies import REREAD
 from reconciler.core.model.objects import GPU_NODE, KINDS, RELEASE, SETTINGS
 from reconciler.core.model.vocabulary import SETTINGS_CONFIGMAP, TENANT_KIND, TENANT_KIND_LABEL
 from reconciler.core.state.placement_state import PlacementState
@@ -114,16 +115,10 @@ class Informers:
     async def reread(self, kind: str, namespace: str, name: str) -> None:
         """GET one object until there is an answer, and tell it: after a conflict the object counts as unknown
         until then (B6). Ends without an answer only where the kind is not installed."""
-        backoff = Backoff(self._timing.jitter)
         with contextlib.suppress(KindMissing):
-            while True:
-                try:
-                    return await self.of[kind].reread(namespace, name)
-                except KindMissing:
-                    raise
-                except ClusterError as error:
-                    least = error.retry_after_seconds if isinstance(error, Unavailable) else 0.0
-                    await self._timing.sleep(max(least, backoff.delay()))
+            async for attempt in REREAD.retrying(self._timing.sleep, jitter=self._timing.jitter):
+                with attempt:
+                    await self.of[kind].reread(namespace, name)
 
     async def _silence(self) -> None:
         """Tell of reports that become stale, at most a second late."""

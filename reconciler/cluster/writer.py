@@ -23,9 +23,8 @@ from reconciler.cluster.port import (
     NotFound,
     Preconditions,
     Rejected,
-    Unauthorized,
-    Unavailable,
 )
+from reconciler.cluster.retry_policies import WRITE
 from reconciler.core.model.objects import KINDS
 from reconciler.core.state.decisions import Action, Decision, Verb, Write
 
@@ -109,26 +108,25 @@ class ClusterWriter:
         return outcome
 
     async def _attempts(self, identity: str, write: Write) -> Event:
-        delay, sent = 0.1, False
-        while True:
+        sent = False
+
+        async def send() -> Event:
+            nonlocal sent
             if not self._may_write():
                 if sent:
                     return events.WriteConflicted(identity, "leadership ended before the answer came")
                 return events.WriteDropped(identity)
             sent = True
-            try:
-                version = await self._send(write)
-            except (Conflict, AlreadyExists) as error:
-                return events.WriteConflicted(identity, error.message)
-            except (NotFound, KindMissing):
-                return events.WriteFoundGone(identity)
-            except Rejected as error:
-                return events.WriteRejected(identity, error.message)
-            except (Unavailable, Unauthorized):
-                await self._sleep(delay)
-                delay = min(delay * 2, 5.0)
-            else:
-                return events.WriteSucceeded(identity, version)
+            return events.WriteSucceeded(identity, await self._send(write))
+
+        try:
+            return await WRITE.call(send, self._sleep)
+        except (Conflict, AlreadyExists) as error:
+            return events.WriteConflicted(identity, error.message)
+        except (NotFound, KindMissing):
+            return events.WriteFoundGone(identity)
+        except Rejected as error:
+            return events.WriteRejected(identity, error.message)
 
     async def _send(self, write: Write) -> str:
         """Send once; the new resourceVersion, "" where none is told."""

@@ -6,7 +6,6 @@ Owns their flags; each is also read from the environment.
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
 import click
@@ -17,6 +16,7 @@ from reconciler.commands.exit_codes import EXIT_DIFFERS, fail
 from reconciler.node_agent.agent import SYSFS, Agent
 from reconciler.runtime.observability.logs import configure_logs
 from reconciler.runtime.uninstall import UninstallIncomplete, uninstall
+from reconciler.runtime.wall_clock import now_ms
 
 kubeconfig = click.option("--kubeconfig", help="Kubeconfig file; in-cluster credentials otherwise.")
 
@@ -40,7 +40,7 @@ def node_agent_command(
     async def run() -> None:
         cluster = await KubeCluster.connect(kubeconfig)
         try:
-            agent = Agent(cluster, node_name=node_name, sysfs=sysfs, map_file=map_file, clock=_now)
+            agent = Agent(cluster, node_name=node_name, sysfs=sysfs, map_file=map_file, clock=now_ms)
             await agent.run(interval_seconds)
         finally:
             await cluster.close()
@@ -71,10 +71,6 @@ def uninstall_command(webhook_config_name: str, namespace: str, workload: str, k
         asyncio.run(run())
     except (UninstallIncomplete, ClusterError) as error:
         fail(str(error), EXIT_DIFFERS)
-
-
-def _now() -> int:
-    return int(time.time() * 1000)
 
 
 COMMANDS = (node_agent_command, uninstall_command)

@@ -20,6 +20,7 @@ from reconciler.commands import console
 from reconciler.commands.history import journal_file, moment_of, opened, output, progress
 from reconciler.core.model import text
 from reconciler.debugging import replay
+from reconciler.runtime.wall_clock import now_ms
 
 DAY_MILLISECONDS = 86_400_000
 
@@ -103,7 +104,7 @@ def prune_command(file: str, older_than_days: float | None, to_megabytes: int | 
     writes the file: it prunes by itself."""
     if older_than_days is None and to_megabytes is None:
         raise click.UsageError("say --older-than-days, --to-megabytes or both")
-    before = None if older_than_days is None else round(time.time() * 1000 - older_than_days * DAY_MILLISECONDS)
+    before = None if older_than_days is None else now_ms() - round(older_than_days * DAY_MILLISECONDS)
     journal = SqliteJournal(file)
     try:
         pruned = journal.prune(before_at=before, max_bytes=None if to_megabytes is None else to_megabytes * 2**20)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 
 import click
 
@@ -24,6 +23,7 @@ from reconciler.core.state.placement_state import PlacementState
 from reconciler.debugging.planning.drain import Drain, drain
 from reconciler.debugging.planning.live import read_state
 from reconciler.debugging.planning.plan import Outcome, Plan
+from reconciler.runtime.wall_clock import now_ms
 
 
 class PlanAnswer(Model, frozen=True, kw_only=True):
@@ -132,8 +132,7 @@ async def _read_live(
 ) -> tuple[PlacementState, str]:
     cluster = await KubeCluster.connect(kubeconfig, context)
     try:
-        now = time.time_ns() // 1_000_000
-        return await read_state(cluster, Settings(namespace=settings_namespace), now=now), "live cluster"
+        return await read_state(cluster, Settings(namespace=settings_namespace), now=now_ms()), "live cluster"
     finally:
         await cluster.close()
 

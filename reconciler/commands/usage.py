@@ -7,7 +7,6 @@ and `statement`'s.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from reconciler.billing.prices import PriceBook, PriceBookError, load
 from reconciler.billing.statement import closes_at, statement
 from reconciler.commands.exit_codes import EXIT_OUTPUT, fail, reason
 from reconciler.commands.history import moment_of, opened
+from reconciler.runtime.wall_clock import now_ms
 
 T = TypeVar("T")
 FORMATS = ("jsonl", "csv", "focus", "parquet")
@@ -75,7 +75,7 @@ def usage_command(
     if prices is not None and form != "focus":
         raise click.UsageError(f"--prices is for --format focus; {form} records carry no prices")
     billed = focus.Issuer(name=issuer, account=account, currency=currency, region=region)
-    now = round(time.time() * 1000) if live else None
+    now = now_ms() if live else None
     try:
         book = load(prices) if prices is not None else None
         with ExitStack() as stack:
@@ -135,7 +135,7 @@ def _write_focus(
 ) -> None:
     start, end = window
     assert start is not None and end is not None
-    if time.time() * 1000 < closes_at(end):
+    if now_ms() < closes_at(end):
         closes = export.rfc3339(closes_at(end))
         click.echo(f"gpu-binder: the statement is provisional until {closes}: late facts may still change it", err=True)
     charges = statement(journals, cluster=cluster, start=start, end=end, tenant=tenant, now=now, progress=reached)

@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from reconciler.cluster.port import AlreadyExists, Cluster, ClusterError, KindMissing, NotFound
+from reconciler.cluster.retry_policies import REPORT
 from reconciler.core.model.decode_platform import KubeVirtSpec, PermittedHostDevices
 from reconciler.core.model.objects import GPU_NODE, KUBEVIRT, Function
 from reconciler.core.model.vocabulary import API_VERSION, Mode
@@ -106,7 +107,7 @@ class Agent:
         does not come in time is silence."""
         while True:
             try:
-                functions = await self.report()
+                functions = await REPORT.call(self.report, self._sleep)
                 self._log.debug("reported", node=self._node, functions=len(functions))
             except (ClusterError, SysfsError, MapError, msgspec.DecodeError) as error:
                 self._log.error("not reported", node=self._node, error=str(error))

@@ -22,17 +22,17 @@ from typing import Any
 import msgspec
 import structlog
 
-from reconciler.cluster.port import AlreadyExists, Cluster, ClusterError, Conflict, NotFound
+from reconciler.cluster.port import Cluster, ClusterError, NotFound
+from reconciler.cluster.retry_policies import CERTIFICATE
 from reconciler.core.model.objects import MUTATING_WEBHOOKS, SECRET, VALIDATING_WEBHOOKS, Kind
 from reconciler.core.model.wire_base import from_ms, to_ms
 from reconciler.runtime.certificate_authority import Keyring, Lifetimes, Pair, RotationStage, advance, is_certificate
+from reconciler.runtime.wall_clock import now_ms
 
 POLL_SECONDS = 10.0
 """How soon every replica has what one of them made; far below the settling time of a rotation."""
 FIRST_SECONDS = 1.0
 """How soon it is tried again while there is nothing to serve with."""
-ATTEMPTS = 5
-"""Steps begun at once after a conflict; more replicas than that do not compete."""
 
 TRUSTED_SINCE = "trusted-since"
 RETIRE_AT = "retire-at"
@@ -64,18 +64,16 @@ class CertificateKeeper:
         certificate: Path,
         key: Path,
         authority: Path,
-        clock: Callable[[], int],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         lifetimes: Lifetimes | None = None,
         log: Any = None,
     ) -> None:
-        """`certificate`, `key`, `authority`: the files to write, PEM. `clock`: ms since the epoch."""
+        """`certificate`, `key`, `authority`: the files to write, PEM."""
         self._cluster = cluster
         self._namespace = namespace
         self._secret_name = secret_name
         self._config_name = webhook_config_name
         self._files = (authority, key, certificate)
-        self._clock = clock
         self._sleep = sleep
         self._lifetimes = lifetimes or Lifetimes()
         self._log = log or structlog.get_logger("certificates")
@@ -95,12 +93,9 @@ class CertificateKeeper:
 
     async def keep(self) -> None:
         """Steps until nothing is left to do now. Raises the port's errors, OSError for the files."""
-        for _ in range(ATTEMPTS):
-            try:
-                if await self._step() is RotationStage.KEPT:
-                    return
-            except (Conflict, AlreadyExists):
-                continue
+        for _ in RotationStage:
+            if await CERTIFICATE.call(self._step, self._sleep) is RotationStage.KEPT:
+                return
 
     async def _step(self) -> RotationStage:
         configurations = [
@@ -110,7 +105,7 @@ class CertificateKeeper:
         ]
         version, keyring = await self._read()
         published = all(_carries(found, keyring.bundle) for _, found in configurations)
-        keyring, stage = advance(keyring, self._clock(), self.names, published, self._lifetimes)
+        keyring, stage = advance(keyring, now_ms(), self.names, published, self._lifetimes)
         if stage is not RotationStage.KEPT:
             await self._write(version, keyring)
             self._log.info("certificate", stage=stage.value, namespace=self._namespace, name=self._secret_name)

@@ -18,6 +18,7 @@ from journal import events
 from journal.store import Journal
 from reconciler.cluster.informers import Informers, Timing
 from reconciler.cluster.port import Cluster, ClusterError
+from reconciler.cluster.retry_policies import CATCH_UP, Backoff
 from reconciler.cluster.writer import ClusterWriter
 from reconciler.core.model.objects import DEVICE, Settings
 from reconciler.runtime.leader_election import LeaderElector
@@ -204,11 +205,12 @@ class Controller:
         """Lead once everything is listed and the devices have been read after the term began."""
         while not (self.informers.synced and self.state.synced):
             await self._timing.sleep(0.05)
+        backoff = Backoff(CATCH_UP, self._timing.sleep, self._timing.jitter)
         while self.elector.epoch == epoch and not self._stopping:
             try:
                 await self.informers.of[DEVICE.name].catch_up()
-            except ClusterError:
-                await self._timing.sleep(1.0)
+            except ClusterError as error:
+                await backoff.pause(error)
                 continue
             if self.elector.epoch == epoch and not self.informers.unhealthy(self._timing.timer()):
                 self._announced = epoch

@@ -13,6 +13,7 @@ import signal
 import time
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -24,7 +25,8 @@ from journal.sqlite import SqliteJournal
 from reconciler import VERSION
 from reconciler.cluster.informers import Timing
 from reconciler.cluster.kube import KubeCluster
-from reconciler.cluster.port import Cluster, ClusterError
+from reconciler.cluster.port import Cluster
+from reconciler.cluster.retry_policies import OWN_USER
 from reconciler.core.model.objects import SELF_REVIEW, Settings
 from reconciler.runtime.certificates import CertificateKeeper
 from reconciler.runtime.controller import Controller, LeaseTimes
@@ -33,6 +35,7 @@ from reconciler.runtime.observability.event_recorder import EventRecorder
 from reconciler.runtime.observability.logs import LogDecisions, configure_logs
 from reconciler.runtime.observability.telemetry import Telemetry
 from reconciler.runtime.settings import OptionError, RunOptions
+from reconciler.runtime.wall_clock import now_ms
 from webhooks import catalog
 from webhooks.certificates import Certificates
 from webhooks.clock import Clock
@@ -58,9 +61,9 @@ class Service:
     def __init__(self, options: RunOptions, cluster: Cluster, settings: Settings, journal: SqliteJournal) -> None:
         self.options = options
         self.telemetry = Telemetry()
-        self.event_recorder = EventRecorder(cluster, identity=options.identity, clock=_now)
+        self.event_recorder = EventRecorder(cluster, identity=options.identity, clock=now_ms)
         self.keeper = _keeper(options, cluster)
-        timing = Timing(clock=_now, timer=_timer)
+        timing = Timing(clock=now_ms, timer=_timer)
         self.journal = journal
         self.controller = Controller(
             cluster,
@@ -163,7 +166,7 @@ class Service:
         """Keep the journal within its age and size (J6)."""
         while True:
             await asyncio.sleep(PRUNE_SECONDS)
-            before = _now() - round(self.options.journal_days * DAY_MILLISECONDS)
+            before = now_ms() - round(self.options.journal_days * DAY_MILLISECONDS)
             self.controller.loop.save()
             pruned = await asyncio.to_thread(
                 self.journal.prune, before_at=before, max_bytes=self.options.journal_megabytes * 2**20
@@ -222,7 +225,6 @@ def _keeper(options: RunOptions, cluster: Cluster) -> CertificateKeeper | None:
         certificate=options.tls_cert,
         key=options.tls_key,
         authority=options.tls_ca,
-        clock=_now,
     )
 
 
@@ -247,10 +249,10 @@ async def own_user(cluster: Cluster) -> str:
 
 def open_journal(options: RunOptions) -> SqliteJournal:
     """The journal at its path; a damaged one is set aside and a new one begun (J6)."""
-    journal, told = SqliteJournal.open_or_set_aside(str(options.journal), at=_now())
+    journal, told = SqliteJournal.open_or_set_aside(str(options.journal), at=now_ms())
     if told:
         log.error("journal set aside", message=told)
-    ahead = journal.last_at - _now()
+    ahead = journal.last_at - now_ms()
     if ahead > CLOCK_SLACK_MILLISECONDS:
         log.warning(
             "clock behind journal",
@@ -269,7 +271,7 @@ async def serve(options: RunOptions) -> None:
     try:
         settings = options.settings()
         if not options.service_account:
-            user = await _patiently(cluster)
+            user = await OWN_USER.call(partial(own_user, cluster), asyncio.sleep, failed=_unknown_user)
             settings = msgspec.structs.replace(settings, writer=user)
         service = Service(options, cluster, settings, journal)
         loop = asyncio.get_running_loop()
@@ -280,20 +282,10 @@ async def serve(options: RunOptions) -> None:
         await cluster.close()
 
 
-async def _patiently(cluster: Cluster) -> str:
-    """Our user name, however long the API server takes to answer."""
-    while True:
-        try:
-            return await own_user(cluster)
-        except ClusterError as error:
-            log.warning("cannot ask the API server who we are, trying again", error=error.message)
-            await asyncio.sleep(2.0)
+def _unknown_user(error: BaseException) -> None:
+    log.warning("cannot ask the API server who we are, trying again", error=str(error))
 
 
 def _timer() -> float:
     """Seconds since boot, suspension included: a machine that slept must not believe in its old lease (J5)."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def _now() -> int:
-    return int(time.time() * 1000)

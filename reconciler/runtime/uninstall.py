@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
 import msgspec
 
 from reconciler.cluster.port import Cluster, ClusterError, Conflict, KindMissing, NotFound, Unavailable
+from reconciler.cluster.retry_policies import UNINSTALL
 from reconciler.core.model.objects import CLASS, DEVICE, MUTATING_WEBHOOKS, STATEFUL_SET, VALIDATING_WEBHOOKS, Kind
 from reconciler.core.model.vocabulary import CLASS_FINALIZER, DEVICE_FINALIZER
 
@@ -74,21 +74,11 @@ async def uninstall(
     `UninstallIncomplete`, or the port's errors other than a passing `Unavailable`."""
     removed = 0
     for kind in (VALIDATING_WEBHOOKS, MUTATING_WEBHOOKS):
-        removed += await _patiently(partial(_delete, cluster, kind, webhook_config_name), sleep)
+        removed += await UNINSTALL.call(partial(_delete, cluster, kind, webhook_config_name), sleep)
     stopped = bool(workload) and await _stop(cluster, namespace, workload, sleep)
     devices = await _release_all(cluster, DEVICE, DEVICE_FINALIZER, sleep)
     classes = await _release_all(cluster, CLASS, CLASS_FINALIZER, sleep)
     return Uninstalled(configurations=removed, stopped=stopped, devices=devices, classes=classes)
-
-
-async def _patiently(action: Callable[[], Awaitable[Any]], sleep: Callable[[float], Awaitable[None]]) -> Any:
-    """The action's result; an API server that does not answer is asked again, a bounded number of times."""
-    for _ in range(ROUNDS - 1):
-        try:
-            return await action()
-        except Unavailable as error:
-            await sleep(max(error.retry_after_seconds, PAUSE_SECONDS))
-    return await action()
 
 
 async def _delete(cluster: Cluster, kind: Kind, name: str) -> int:
@@ -103,9 +93,9 @@ async def _stop(cluster: Cluster, namespace: str, workload: str, sleep: Callable
     """Scale the controller to nothing and wait until its pods are gone; False where there is none."""
     body = {"spec": {"replicas": 0}}
     try:
-        await _patiently(lambda: cluster.patch(STATEFUL_SET, namespace, workload, body, subresource="scale"), sleep)
+        await UNINSTALL.call(lambda: cluster.patch(STATEFUL_SET, namespace, workload, body, subresource="scale"), sleep)
         for _ in range(round(STOP_SECONDS / PAUSE_SECONDS)):
-            answer = await _patiently(lambda: cluster.get(STATEFUL_SET, namespace, workload), sleep)
+            answer = await UNINSTALL.call(lambda: cluster.get(STATEFUL_SET, namespace, workload), sleep)
             if not msgspec.json.decode(answer, type=_Workload).status.replicas:
                 return True
             await sleep(PAUSE_SECONDS)
@@ -122,13 +112,12 @@ async def _release_all(cluster: Cluster, kind: Kind, finalizer: str, sleep: Call
     count, problem = 0, ""
     for _ in range(ROUNDS):
         try:
-            body = await cluster.list(kind)
+            body = await UNINSTALL.call(partial(cluster.list, kind), sleep)
         except KindMissing:
             return count
         except Unavailable as error:
             problem = error.message
-            await sleep(max(error.retry_after_seconds, PAUSE_SECONDS))
-            continue
+            break
         listed = msgspec.json.decode(body, type=_List).items or []
         held = [item.metadata for item in listed if finalizer in (item.metadata.finalizers or ())]
         if not held:

@@ -10,6 +10,8 @@ from pathlib import Path
 import click
 
 from journal.events import EVENTS
+from reconciler.cluster.port import ClusterError
+from reconciler.cluster.retry_policies import POLICIES, RetryPolicy
 from reconciler.commands.exit_codes import EXIT_CODES
 from reconciler.core.metering.usage_records import UsageState
 from reconciler.core.model import vocabulary
@@ -105,8 +107,8 @@ def names() -> list[str]:
 
 def events() -> list[str]:
     def first(event: type) -> str:
-        text = inspect.getdoc(event) or ""
-        return " ".join(text.split("\n\n")[0].split()) or "As its name says."
+        text = inspect.cleandoc(vars(event).get("__doc__") or "")
+        return " ".join(text.split("\n\n")[0].split())
 
     rows = [f"| `{name}` | {first(event)} |" for name, event in EVENTS.items()]
     return ["| event | what happened |", "| --- | --- |", *rows]
@@ -178,6 +180,27 @@ def metrics() -> list[str]:
     return ["| metric | labels | meaning |", "| --- | --- | --- |", *rows]
 
 
+def retries() -> list[str]:
+    rows = [
+        f"| {name} | {policy.purpose} | {_errors(policy.errors)} | {_errors(policy.never)} | {_delays(policy)} "
+        f"| {policy.attempts or 'no limit'} |"
+        for name, policy in POLICIES.items()
+    ]
+    title = "| policy | what is retried | on | never on | seconds between calls | calls at most |"
+    return [title, "| --- | --- | --- | --- | --- | --- |", *rows]
+
+
+def _errors(errors: tuple[type[ClusterError], ...]) -> str:
+    return ", ".join("any error" if error is ClusterError else f"`{error.__name__}`" for error in errors)
+
+
+def _delays(policy: RetryPolicy) -> str:
+    first, longest = policy.first_seconds, policy.longest_seconds
+    if first == longest:
+        return f"{first:g}"
+    return f"{first:g} doubling to {longest:g}" + (", with jitter" if policy.jitter else "")
+
+
 TABLES: dict[str, Callable[[], list[str]]] = {
     "reasons": reasons,
     "names": names,
@@ -186,6 +209,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "other-flags": other_flags,
     "exit-codes": exit_codes,
     "log-fields": log_fields,
+    "retries": retries,
     "notices": notices,
     "prices": prices,
     "metrics": metrics,

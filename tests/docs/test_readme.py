@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
+from journal.events import EVENTS
 from reconciler.billing.prices import load
 from reconciler.commands import exit_codes
 from reconciler.commands.exit_codes import EXIT_CODES
@@ -33,6 +34,12 @@ def test_the_tables_are_the_code_s(name: str) -> None:
 
 def test_every_reason_is_explained() -> None:
     assert set(REASONS) == set(Reason)
+
+
+@pytest.mark.parametrize("name", sorted(EVENTS))
+def test_every_event_says_what_happened(name: str) -> None:
+    """An inherited docstring does not count."""
+    assert vars(EVENTS[name]).get("__doc__")
 
 
 def test_every_exit_code_has_its_meaning() -> None:

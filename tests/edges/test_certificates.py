@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
+from freezegun import freeze_time
+from freezegun.api import FrozenDateTimeFactory
 
 from reconciler.cluster.memory import Call, Fault, MemoryCluster
 from reconciler.cluster.port import Rejected
@@ -30,12 +34,29 @@ from reconciler.runtime.certificate_authority import (
     new_leaf,
 )
 from reconciler.runtime.certificates import CertificateKeeper, read_keyring, service_names, write_keyring
-from tests.edges.memory_cluster import HandClock, named
+from reconciler.runtime.wall_clock import now_ms
+from tests.edges.memory_cluster import START_MS, named
 from webhooks.certificates import Certificates
 
 NS, SECRET_NAME, SERVICE, CONFIG = "cozy-gpu-binder", "gpu-binder-webhook-cert", "gpu-binder", "cozy-gpu-binder-x"
 NAMES = service_names(SERVICE, NS)
 LIFETIMES = Lifetimes()
+
+
+class FrozenClock:
+    """The frozen wall clock, in ms since the epoch."""
+
+    def __init__(self, frozen: FrozenDateTimeFactory) -> None:
+        self._frozen = frozen
+
+    def __call__(self) -> int:
+        return now_ms()
+
+    def set(self, at: int) -> None:
+        self._frozen.move_to(datetime.fromtimestamp(at / 1000, UTC))
+
+    def advance(self, seconds: float) -> None:
+        self._frozen.tick(seconds)
 
 
 class Replica:
@@ -53,7 +74,6 @@ class Replica:
             certificate=self.directory / "tls.crt",
             key=self.directory / "tls.key",
             authority=self.directory / "ca.crt",
-            clock=installed.clock,
             sleep=self._sleep,
         )
         self.refused: list[str] = []
@@ -64,6 +84,9 @@ class Replica:
         self.round = asyncio.Event()
 
     async def _sleep(self, seconds: float) -> None:
+        if not seconds:
+            await asyncio.sleep(0)
+            return
         self.slept.append(seconds)
         await self.round.wait()
         self.round.clear()
@@ -82,9 +105,9 @@ class Replica:
 class Installed:
     """A cluster with the chart's Secret and its two configurations."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, frozen: FrozenDateTimeFactory) -> None:
         self.path = path
-        self.clock = HandClock()
+        self.clock = FrozenClock(frozen)
         self.cluster = MemoryCluster(self.clock)
 
     async def open(self) -> Installed:
@@ -148,8 +171,10 @@ async def rounds(replica: Replica, count: int) -> None:
 
 
 @pytest.fixture
-async def installed(tmp_path: Path) -> Installed:
-    return await Installed(tmp_path).open()
+async def installed(tmp_path: Path) -> AsyncIterator[Installed]:
+    new_authority(START_MS, DAY)  # cryptography keeps the datetime type it meets first, which must be the real one
+    with freeze_time(datetime.fromtimestamp(START_MS / 1000, UTC), real_asyncio=True) as frozen:
+        yield await Installed(tmp_path, frozen).open()
 
 
 async def test_N6_a_first_replica_makes_everything_and_the_second_takes_it(installed: Installed) -> None:
@@ -235,7 +260,7 @@ async def test_N6_a_rotation_serves_with_both_authorities_until_every_replica_ha
     await slow.keep()
     old = installed.keyring.authority
     assert old is not None
-    installed.clock.now = expiry(old.certificate) - LIFETIMES.authority_renew - 1
+    installed.clock.set(expiry(old.certificate) - LIFETIMES.authority_renew - 1)
     await quick.keep()
     await slow.keep()
     installed.clock.advance(1)
@@ -250,7 +275,7 @@ async def test_N6_a_rotation_serves_with_both_authorities_until_every_replica_ha
     new = installed.keyring.authority
     assert rotated != leaf and new is not None and new != old
     assert installed.trusted(rotated) and installed.trusted(served_by_slow), "slow has seen nothing of it yet"
-    installed.clock.now = expiry(served_by_slow) - 1
+    installed.clock.set(expiry(served_by_slow) - 1)
     await quick.keep()
     assert installed.trusted(served_by_slow)
     installed.clock.advance(1)
@@ -280,7 +305,7 @@ async def test_N6_a_replica_that_is_behind_never_puts_an_older_bundle_over_a_new
     await behind.keep()
     old = installed.keyring.authority
     assert old is not None
-    installed.clock.now = expiry(old.certificate) - LIFETIMES.authority_renew
+    installed.clock.set(expiry(old.certificate) - LIFETIMES.authority_renew)
     stop = asyncio.Event()
 
     async def overtaken() -> None:
@@ -324,7 +349,7 @@ async def test_R10_a_broken_next_authority_is_made_anew(installed: Installed) ->
     await replica.keep()
     old = installed.keyring.authority
     assert old is not None
-    installed.clock.now = expiry(old.certificate) - LIFETIMES.authority_renew
+    installed.clock.set(expiry(old.certificate) - LIFETIMES.authority_renew)
     await replica.keep()
     other = new_authority(installed.clock(), DAY)
     data = {"next.key": base64.b64encode(other.key).decode()}

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from freezegun import freeze_time
 from rich.console import Console
 
 from journal import events
 from journal.sqlite import SqliteJournal
 from journal.store import MemoryJournal
+from reconciler.billing.statement import closes_at
 from reconciler.core.state.decisions import Action
 from reconciler.debugging import replay
 from reconciler.demo.story import demo
@@ -146,6 +149,25 @@ def test_the_journal_s_own_commands(journal: Path, tmp_path: Path) -> None:
     assert run("journal", "prune", str(copied)).exit_code == 2
     assert "entries dropped" in run("journal", "prune", str(copied), "--older-than-days", "1").output
     assert "all the same" in run("verify", str(copied)).output
+
+
+def test_prune_counts_days_back_from_the_wall_clock(journal: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "copy.db"
+    assert run("journal", "export", str(journal), "--copy", str(copied)).exit_code == 0
+    with freeze_time("2026-01-02T00:00:00Z"):
+        assert run("journal", "prune", str(copied), "--older-than-days", "1").output == "0 entries dropped\n"
+    with freeze_time("2026-01-03T00:00:00Z"):
+        assert run("journal", "prune", str(copied), "--older-than-days", "1").output != "0 entries dropped\n"
+
+
+def test_u3_a_statement_is_provisional_until_its_period_has_closed(journal: Path) -> None:
+    period = ("--format", "focus", "--from", "2026-01-01T00:00:00Z", "--to", "2026-01-02T00:00:00Z")
+    closes = closes_at(1_767_312_000_000)
+    for at, provisional in ((closes - 1, True), (closes, False)):
+        with freeze_time(datetime.fromtimestamp(at / 1000, UTC)):
+            found = run("usage", str(journal), *period, "--cluster", "c1")
+        assert found.exit_code == 0, found.output
+        assert ("provisional until" in found.stderr) is provisional
 
 
 def test_a_torn_file_is_told(journal: Path, tmp_path: Path) -> None:

@@ -129,7 +129,6 @@ async def test_N6_replicas_agree_on_one_secret_and_the_configurations_carry_its_
                 certificate=at / "tls.crt",
                 key=at / "tls.key",
                 authority=at / "ca.crt",
-                clock=clock,
             )
         )
     await asyncio.gather(*(keeper.keep() for keeper in keepers))

@@ -9,10 +9,11 @@ import msgspec
 
 from journal import events
 from journal.events import Event
-from reconciler.cluster.port import Conflict
+from reconciler.cluster.port import Conflict, Unavailable
 from reconciler.cluster.writer import ClusterWriter
 from reconciler.core.model.objects import DEVICE
 from reconciler.core.state.decisions import Action, Decision, Verb, Write
+from tests.edges.manual_time import ManualTime
 
 
 class SlowCluster:
@@ -43,8 +44,15 @@ def decision(action: Action, name: str, node: str, placement: dict[str, Any] | N
 class Writes:
     def __init__(self) -> None:
         self.cluster = SlowCluster()
+        self.time = ManualTime()
         self.outcomes: list[Event] = []
-        self.writer = ClusterWriter(self.cluster, self.outcomes.append, self.reread, lambda: True)  # type: ignore[arg-type]
+        self.writer = ClusterWriter(
+            self.cluster,  # type: ignore[arg-type]
+            self.outcomes.append,
+            self.reread,
+            lambda: True,
+            sleep=self.time.sleep,
+        )
 
     async def reread(self, kind: str, namespace: str, name: str) -> None:
         pass
@@ -95,3 +103,17 @@ async def test_j4_a_write_that_fails_as_nobody_foresaw_still_has_an_outcome() ->
     writes.cluster.sent["old"].set_result(b"<html>a proxy's error page</html>")
     await writes.writer.drain()
     assert isinstance(writes.outcomes[0], events.WriteConflicted)
+
+
+async def test_n9_a_write_is_not_sent_again_before_retry_after_has_passed() -> None:
+    writes = Writes()
+    writes.writer.send(1, decision(Action.HOLD, "d", "n1", None))
+    await writes.settle()
+    first = writes.cluster.sent.pop("d")
+    first.set_exception(Unavailable("429 too many requests", retry_after_seconds=7.0))
+    await writes.time.advance(6.9)
+    assert not writes.cluster.sent
+    await writes.time.advance(0.2)
+    writes.cluster.sent["d"].set_result(ANSWER)
+    await writes.settle()
+    assert writes.outcomes == [events.WriteSucceeded("1.0", "2")]

@@ -8,12 +8,14 @@ and how long an agent's report has been silent by our own clock; the report's ow
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import msgspec
 
 from journal import events
 from journal.events import Entry, Event
 from reconciler.cluster.port import Cluster, KindMissing
+from reconciler.cluster.retry_policies import PLAN
 from reconciler.core.fold import fold
 from reconciler.core.model import wire
 from reconciler.core.model.objects import (
@@ -60,7 +62,7 @@ async def _list(cluster: Cluster, kind: Kind, settings_namespace: str) -> wire.L
     elif kind is RELEASE:
         selection = {"label_selector": f"{TENANT_KIND_LABEL}={TENANT_KIND}"}
     try:
-        return wire.decode_list(kind, await cluster.list(kind, **selection))
+        return wire.decode_list(kind, await PLAN.call(partial(cluster.list, kind, **selection), asyncio.sleep))
     except KindMissing:
         if not kind.foreign:
             raise

@@ -7,7 +7,6 @@ that the loop pays nothing for it. Neighbours: `logs`, `announce`.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
@@ -27,6 +26,7 @@ from reconciler.core.state.placement_state import PlacementState
 from reconciler.runtime.observability import metrics
 from reconciler.runtime.observability.logs import LOG_FIELDS, LogDecisions, configure_logs
 from reconciler.runtime.observability.metrics import METRICS, Type
+from reconciler.runtime.wall_clock import now_ms
 
 __all__ = ["LOG_FIELDS", "METRICS", "LogDecisions", "Telemetry", "configure_logs"]
 
@@ -59,17 +59,13 @@ class ServingCertificate(Protocol):
         ...
 
 
-def _now() -> int:
-    return int(time.time() * 1000)
-
-
 class Telemetry(Collector):
     """An observer of the loop and the hooks of everything else that is measured.
 
     `clock`: ms since the epoch. A metric whose source was never given (`observe`) has no samples.
     """
 
-    def __init__(self, *, clock: Callable[[], int] = _now) -> None:
+    def __init__(self, *, clock: Callable[[], int] = now_ms) -> None:
         # Otherwise every counter and histogram brings a second, undocumented series with its birthday.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()

@@ -1,0 +1,10 @@
+"""The wall clock of the process, as the journal counts it."""
+
+from __future__ import annotations
+
+import time
+
+
+def now_ms() -> int:
+    """Milliseconds since the epoch."""
+    return round(time.time() * 1000)
