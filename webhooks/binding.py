@@ -20,7 +20,7 @@ from reconciler.cluster.port import AlreadyExists, Cluster, Conflict, NotFound, 
 from reconciler.core.model import wire
 from reconciler.core.model.objects import DEVICE, Attachment, BindRequest, Device
 from reconciler.core.model.references import TemplateReference
-from reconciler.core.model.vocabulary import API_VERSION, DEVICE_FINALIZER, TEMPLATE_LABEL, TRUE, Outcome, Phase, Reason
+from reconciler.core.model.vocabulary import DEVICE_FINALIZER, TEMPLATE_LABEL, TRUE, Outcome, Phase, Reason
 from webhooks.answers import READ_SECONDS, Answers, carries, late, pause
 from webhooks.clock import Clock
 from webhooks.reader import DeviceReader, decode_device
@@ -246,7 +246,7 @@ class BindClient:
 def template_body(namespace: str, name: str, template: TemplateReference) -> dict[str, Any]:
     """A template device. No owner: the VMI has no uid yet, and the binder ends it with its VMI (K2, P5)."""
     return {
-        "apiVersion": API_VERSION,
+        "apiVersion": DEVICE.api_version,
         "kind": DEVICE.name,
         "metadata": {
             "name": name,

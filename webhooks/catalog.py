@@ -106,7 +106,7 @@ class Catalog:
         return msgspec.json.decode(await self._review(ACCESS_REVIEW, spec), type=_AccessReview).status.allowed
 
     async def _review(self, kind: Any, spec: dict[str, Any]) -> bytes:
-        body = {"apiVersion": f"{kind.group}/{kind.version}", "kind": kind.name, "spec": spec}
+        body = {"apiVersion": kind.api_version, "kind": kind.name, "spec": spec}
         return await self._cluster.create(kind, "", body)
 
 

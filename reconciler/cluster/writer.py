@@ -137,7 +137,7 @@ class ClusterWriter:
             return ""
         if write.verb is Verb.CREATE:
             body = {
-                "apiVersion": f"{kind.group}/{kind.version}" if kind.group else kind.version,
+                "apiVersion": kind.api_version,
                 "kind": kind.name,
                 "metadata": {"name": write.name, "namespace": write.namespace},
                 **write.body,

@@ -1,7 +1,7 @@
-"""Why a decision fell as it did: every node with its units and why it lost, each budget on the way up (J7).
+"""Explain a decision: every node with its units and why it was not chosen, each budget on the way up (J7).
 
-Owns the recomputation of one decision's reasons from the state before it. Nothing of an explanation is stored:
-it is read off the same checks that decided. Neighbour: `replay` gives the state.
+Owns the recomputation of one decision's reasons from the state before it. No explanation is stored: the checks that
+decided are run again. Neighbours: `outcomes` reads the entry, `replay` restores the state.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from reconciler.core.admission.checks import Start
 from reconciler.core.admission.placement import SetRequest, Verdict
 from reconciler.core.model.objects import CLASS, DEVICE, VMI, Model
 from reconciler.core.model.references import TemplateReference
-from reconciler.core.model.start_request import StartRequest
 from reconciler.core.state.decisions import Action, Decision
 from reconciler.core.state.placement_state import PlacementState
 from reconciler.core.tenancy import tenants
 from reconciler.core.tenancy.charges import Level
+from reconciler.debugging.outcomes import Outcome, decision_outcome, outcome_of, refusal_outcome, refused_start
 from reconciler.debugging.replay import decision_of
 from reconciler.runtime.restore import state_at
 
 
 class BudgetLine(Model, frozen=True, kw_only=True):
-    """One tenant's stand for one key before the decision, in units; None: no budget of its own."""
+    """One tenant's budget and charge for one key before the decision, in units; None: no budget of its own."""
 
     key: str
     tenant: str
@@ -38,20 +38,10 @@ class BudgetLine(Model, frozen=True, kw_only=True):
     error: str = ""
 
 
-class Explanation(Model, frozen=True, kw_only=True):
-    """One decision or refusal. `by`: Binder or Webhook. `needs`: units per resource name. `holds`: unplaced holds
-    per name, as units of one device to their number."""
+class Explanation(Outcome, frozen=True, kw_only=True):
+    """One decision or refusal with its reasons. `needs`: units per resource name. `holds`: unplaced holds per name,
+    as units of one device to their number."""
 
-    seq: int
-    at: int
-    by: str
-    action: str
-    subject: str
-    reason: str = ""
-    message: str = ""
-    missing: int = 0
-    node: str = ""
-    request_id: str = ""
     needs: dict[str, int] = {}
     nodes: tuple[Verdict, ...] = ()
     budgets: tuple[BudgetLine, ...] = ()
@@ -71,7 +61,14 @@ class HistoryLine(Model, frozen=True, kw_only=True):
 
 def history(journal: Journal, kind: str, namespace: str, name: str) -> list[HistoryLine]:
     """Everything decided about a device, a VMI or a class, and every refusal of it, in order."""
-    return [_line(entry) for entry in journal.read(after=journal.first_seq - 1) if _about(entry, kind, namespace, name)]
+    found = (
+        outcome_of(entry) for entry in journal.read(after=journal.first_seq - 1) if _about(entry, kind, namespace, name)
+    )
+    return [
+        HistoryLine(seq=o.seq, at=o.at, by=o.by, action=o.action, reason=o.reason, message=o.message)
+        for o in found
+        if o is not None
+    ]
 
 
 def _about(entry: Entry, kind: str, namespace: str, name: str) -> bool:
@@ -86,24 +83,6 @@ def _about(entry: Entry, kind: str, namespace: str, name: str) -> bool:
     return any((w.kind, w.namespace, w.name) == (kind, namespace, name) for w in decision.writes)
 
 
-def _line(entry: Entry) -> HistoryLine:
-    event = entry.event
-    if isinstance(event, events.AdmissionRefused):
-        return HistoryLine(
-            seq=entry.seq, at=entry.at, by="Webhook", action="Refuse", reason=event.reason, message=event.message
-        )
-    assert isinstance(event, events.Decided)
-    decision = decision_of(event)
-    return HistoryLine(
-        seq=entry.seq,
-        at=entry.at,
-        by="Binder",
-        action=decision.action.value,
-        reason=decision.reason,
-        message=decision.message,
-    )
-
-
 def explain(journal: Journal, seq: int) -> Explanation:
     """The decision or refusal at `seq`, from the state just before it. Raises `LookupError` for another entry."""
     entry = next(iter(journal.read(after=seq - 1, until=seq)), None)
@@ -114,49 +93,20 @@ def explain(journal: Journal, seq: int) -> Explanation:
 
 def explain_on(state: PlacementState, entry: Entry) -> Explanation:
     """As `explain`, on the state just before the entry. Raises `LookupError` for an entry that decides nothing."""
-    if isinstance(entry.event, events.AdmissionRefused):
-        return _refusal(state, entry, entry.event)
-    if isinstance(entry.event, events.Decided):
-        return _decision(state, entry, decision_of(entry.event))
+    event = entry.event
+    if isinstance(event, events.AdmissionRefused):
+        return _with_reasons(state, _base(refusal_outcome(entry, event)), refused_start(state, event))
+    if isinstance(event, events.Decided):
+        decision = decision_of(event)
+        return _decision(state, decision, _base(decision_outcome(entry, decision)))
     raise LookupError(f"entry {entry.seq} is no decision")
 
 
-def _refusal(state: PlacementState, entry: Entry, event: events.AdmissionRefused) -> Explanation:
-    wanted = msgspec.json.decode(event.wanted, type=StartRequest)
-    found = [state.device(event.namespace, name) for name in wanted.devices]
-    start = Start(
-        namespace=event.namespace,
-        vmi_name=event.name,
-        devices=tuple(device for device in found if device is not None),
-        templates=tuple(TemplateReference(name, count) for name, count in wanted.templates),
-        constraints=wanted.constraints,
-    )
-    base = Explanation(
-        seq=entry.seq,
-        at=entry.at,
-        by="Webhook",
-        action="Refuse",
-        subject=f"{event.namespace}/{event.name}" if event.namespace else event.name,
-        reason=event.reason,
-        message=event.message,
-        request_id=event.request,
-    )
-    return _with_reasons(state, base, start)
+def _base(outcome: Outcome) -> Explanation:
+    return Explanation(**msgspec.structs.asdict(outcome))
 
 
-def _decision(state: PlacementState, entry: Entry, decision: Decision) -> Explanation:
-    base = Explanation(
-        seq=entry.seq,
-        at=entry.at,
-        by="Binder",
-        action=decision.action.value,
-        subject=decision.subject,
-        reason=decision.reason,
-        message=decision.message,
-        missing=decision.missing,
-        node=decision.node,
-        request_id=decision.request_id,
-    )
+def _decision(state: PlacementState, decision: Decision, base: Explanation) -> Explanation:
     if decision.action in (Action.BIND, Action.REFUSE_BIND):
         return _with_reasons(state, base, binds.start_of(state.devices_of_request(decision.request_id)))
     if decision.kind == DEVICE.name:

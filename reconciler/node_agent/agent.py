@@ -20,7 +20,7 @@ from reconciler.cluster.port import AlreadyExists, Cluster, ClusterError, KindMi
 from reconciler.cluster.retry_policies import REPORT
 from reconciler.core.model.decode_platform import KubeVirtSpec, PermittedHostDevices
 from reconciler.core.model.objects import GPU_NODE, KUBEVIRT, Function
-from reconciler.core.model.vocabulary import API_VERSION, Mode
+from reconciler.core.model.vocabulary import Mode
 from reconciler.core.model.wire_base import from_ms
 from reconciler.node_agent.inventory import NameMap, report, type_key
 from reconciler.node_agent.sysfs import SysfsError, read_bus
@@ -143,7 +143,7 @@ class Agent:
         try:
             await self._patch(status)
         except NotFound:
-            body = {"apiVersion": API_VERSION, "kind": GPU_NODE.name, "metadata": {"name": self._node}}
+            body = {"apiVersion": GPU_NODE.api_version, "kind": GPU_NODE.name, "metadata": {"name": self._node}}
             with contextlib.suppress(AlreadyExists):
                 await self._cluster.create(GPU_NODE, "", body)
             await self._patch(status)

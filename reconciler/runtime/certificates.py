@@ -133,7 +133,8 @@ class CertificateKeeper:
             return
         metadata = {"name": self._secret_name, "namespace": self._namespace}
         held = {key: value for key, value in data.items() if value is not None}
-        body = {"apiVersion": "v1", "kind": SECRET.name, "metadata": metadata, "type": "Opaque", "data": held}
+        head = {"apiVersion": SECRET.api_version, "kind": SECRET.name, "metadata": metadata}
+        body = {**head, "type": "Opaque", "data": held}
         await self._cluster.create(SECRET, self._namespace, body)
 
     # The configurations

@@ -181,7 +181,7 @@ class LeaderElector:
 
     async def _create(self, sent: float) -> None:
         body = {
-            "apiVersion": f"{LEASE.group}/{LEASE.version}",
+            "apiVersion": LEASE.api_version,
             "kind": LEASE.name,
             "metadata": {"name": self._name, "namespace": self._namespace},
             "spec": self._term(1),

@@ -242,7 +242,7 @@ class _SelfReview(msgspec.Struct):
 
 async def own_user(cluster: Cluster) -> str:
     """The user name the API server knows us by; only it may set the template mark (K2)."""
-    body = {"apiVersion": f"{SELF_REVIEW.group}/{SELF_REVIEW.version}", "kind": SELF_REVIEW.name}
+    body = {"apiVersion": SELF_REVIEW.api_version, "kind": SELF_REVIEW.name}
     answer = await cluster.create(SELF_REVIEW, "", body)
     return msgspec.json.decode(answer, type=_SelfReview).status.user_info.username
 

@@ -102,7 +102,7 @@ def full_stop(world: SyntheticCluster, turn: int) -> None:
     world.gone(POD, space, f"virt-launcher-{vmi}")
     world.gone(VMI, space, vmi)
     world.ask(vmi, vmi, ns=space)
-    world.vmi(vmi, ns=space, devices_label=False)
+    world.vmi(vmi, ns=space)
     world.launcher(vmi, node, 2, ns=space, resource=synthetic_cluster.FULL)
 
 

@@ -222,8 +222,7 @@ def test_a_vmi() -> None:
         ),
     )
     assert found.active_pods == {"p1": "n1", "p2": "n2"}
-    assert (found.phase, found.node, found.devices_label) == ("Running", "n1", True)
-    assert not read(VMI, obj({"labels": {words.DEVICES_LABEL: "yes"}})).devices_label
+    assert (found.phase, found.node) == ("Running", "n1")
 
 
 def permitted(**table: Any) -> dict[str, Any]:

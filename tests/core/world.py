@@ -233,7 +233,6 @@ class World:
         return request.id
 
     def vmi(self, name: str, ns: str = NS, **fields: Any) -> Vmi:
-        fields.setdefault("devices_label", True)
         item = self.put(VMI, Vmi(name=name, namespace=ns, uid=fields.pop("uid", ""), **fields))
         self.run()
         assert isinstance(item, Vmi)

@@ -16,7 +16,7 @@ import msgspec
 from reconciler.cluster.memory.admission import Admission, Identity
 from reconciler.cluster.memory.collector import Collector
 from reconciler.cluster.memory.faults import Call, FaultInjector, Faults, Held
-from reconciler.cluster.memory.json_objects import api_version, labels_of, parse_selector, selects
+from reconciler.cluster.memory.json_objects import labels_of, parse_selector, selects
 from reconciler.cluster.memory.store import Store, Stored, Written
 from reconciler.cluster.memory.verbs import Verbs
 from reconciler.cluster.memory.watching import Selection, Watches
@@ -213,7 +213,7 @@ class MemoryCluster(MemoryPort):
             if selection.name in ("", stored.key.name) and selects(requirements, labels_of(stored.document))
         )
         metadata = {"resourceVersion": self.resource_version}
-        head = {"kind": f"{kind.name}List", "apiVersion": api_version(kind), "metadata": metadata}
+        head = {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": metadata}
         return msgspec.json.encode(head)[:-1] + b',"items":[' + items + b"]}"
 
     def peek(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:

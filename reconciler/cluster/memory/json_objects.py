@@ -41,10 +41,6 @@ def is_custom(kind: Kind) -> bool:
     return bool(kind.group) and not kind.group.endswith("k8s.io")
 
 
-def api_version(kind: Kind) -> str:
-    return f"{kind.group}/{kind.version}" if kind.group else kind.version
-
-
 def qualified(kind: Kind) -> str:
     """The resource as the API server's messages name it."""
     return f"{kind.plural}.{kind.group}" if kind.group else kind.plural
@@ -84,7 +80,7 @@ def for_create(kind: Kind, namespace: str, body: Document) -> Document:
         raise Rejected(f"{kind.name} is invalid: metadata.name: Required value: name or generateName is required")
     for field in ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds"):
         metadata.pop(field, None)
-    made["apiVersion"], made["kind"] = api_version(kind), kind.name
+    made["apiVersion"], made["kind"] = kind.api_version, kind.name
     if kind.namespaced:
         metadata["namespace"] = namespace
     if kind.name in WITH_STATUS and kind.name not in _KEEPS_STATUS_AT_CREATION:

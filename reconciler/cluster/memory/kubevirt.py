@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from reconciler.cluster.memory.admission import REVIEW_VERSION, Review, Webhook
-from reconciler.cluster.memory.json_objects import Document, api_version, merge_patch
+from reconciler.cluster.memory.json_objects import Document, merge_patch
 from reconciler.cluster.memory.pods import FINISHED, deleting, node_of, phase_of
 from reconciler.cluster.port import Cluster, ClusterError, Rejected
 from reconciler.core.model.objects import POD, VMI
@@ -162,7 +162,7 @@ def launcher(vmi: Document) -> Document:
     """The pod virt-controller makes: the VMI's labels, annotations and node rules, a unit for every device."""
     metadata, spec = vmi["metadata"], vmi.get("spec") or {}
     owner = {
-        "apiVersion": api_version(VMI),
+        "apiVersion": VMI.api_version,
         "kind": VMI.name,
         "name": metadata["name"],
         "uid": metadata["uid"],

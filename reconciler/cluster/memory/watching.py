@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 import msgspec
 
 from reconciler.cluster.memory.faults import Call, Fault, FaultInjector
-from reconciler.cluster.memory.json_objects import api_version, labels_of, parse_selector, selects
+from reconciler.cluster.memory.json_objects import labels_of, parse_selector, selects
 from reconciler.cluster.memory.store import Change, Store
 from reconciler.cluster.port import ClusterError, Expired, Rejected, Unavailable
 from reconciler.core.model.objects import Key, Kind
@@ -136,7 +136,7 @@ class Watches:
 
     def _bookmark(self, kind: Kind) -> bytes:
         metadata = {"resourceVersion": str(self._store.version)}
-        bookmark = {"kind": kind.name, "apiVersion": api_version(kind), "metadata": metadata}
+        bookmark = {"kind": kind.name, "apiVersion": kind.api_version, "metadata": metadata}
         return msgspec.json.encode({"type": "BOOKMARK", "object": bookmark})
 
     def tick(self) -> None:

@@ -16,11 +16,9 @@ from msgspec import field
 from reconciler.core.model import objects, quantities
 from reconciler.core.model.vocabulary import (
     CREATED_BY_LABEL,
-    DEVICES_LABEL,
     DOMAIN_ANNOTATION,
     KUBEVIRT_LABEL,
     LAUNCHER,
-    TRUE,
 )
 from reconciler.core.model.wire_base import Meta, ShapeError, Time, Wire, common, ms
 
@@ -219,14 +217,6 @@ def _requests(resources: Resources | None, where: str) -> dict[str, int]:
     return _amounts((resources.limits or {}) | (resources.requests or {}), where)
 
 
-class VmiLabels(Wire, frozen=True):
-    devices: str = field(default="", name=DEVICES_LABEL)
-
-
-class VmiMeta(Meta, frozen=True):
-    labels: VmiLabels | None = None
-
-
 class VmiStatus(Wire, frozen=True):
     phase: str = ""
     node_name: str = ""
@@ -236,16 +226,15 @@ class VmiStatus(Wire, frozen=True):
 class VmiWire(Wire, frozen=True):
     """Nothing of the spec: it carries cloud-init data and secrets."""
 
-    metadata: VmiMeta | None = None
+    metadata: Meta | None = None
     status: VmiStatus | None = None
 
 
 def vmi(wire: VmiWire) -> objects.Vmi:
-    meta, status = wire.metadata or VmiMeta(), wire.status or VmiStatus()
+    meta, status = wire.metadata or Meta(), wire.status or VmiStatus()
     return objects.Vmi(
         **common(meta),
         phase=status.phase,
         node=status.node_name,
         active_pods=status.active_pods or {},
-        devices_label=(meta.labels or VmiLabels()).devices == TRUE,
     )

@@ -83,7 +83,6 @@ class Vmi(Object, frozen=True, kw_only=True):
     phase: str = ""
     node: str = ""
     active_pods: dict[str, str] = {}
-    devices_label: bool = False
 
     @property
     def final(self) -> bool:
@@ -283,6 +282,11 @@ class Kind(msgspec.Struct, frozen=True):
     model: type[Object]
     foreign: bool = False
     written: bool = False
+
+    @property
+    def api_version(self) -> str:
+        """`apiVersion` of its objects: GROUP/VERSION, or the version alone in the core group."""
+        return f"{self.group}/{self.version}" if self.group else self.version
 
 
 NODE = Kind("Node", "", "v1", "nodes", False, Node)

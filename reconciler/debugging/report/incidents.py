@@ -1,7 +1,8 @@
 """Refusals, losses and returns along the fold, and the reasons of the newest of them.
 
-Owns which decisions are marks, when a repeated refusal is the same mark, and the bound on explanations. A decision is
-explained on the state just before its entry, so nothing is folded twice. Neighbours: `timeline`, `explain`.
+Owns which decisions are incidents, when a repeated refusal counts as the same incident, and the bound on explanations.
+A decision is explained on the state just before its entry, so nothing is folded twice. Neighbours:
+`timeline`, `explain`.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from journal import events
 from journal.events import Entry
 from reconciler.core.admission.placement import Verdict
 from reconciler.core.model.objects import Device
-from reconciler.core.model.start_request import StartRequest
 from reconciler.core.state.decisions import Action, Decision
 from reconciler.core.state.placement_state import PlacementState
 from reconciler.debugging import explain
+from reconciler.debugging.outcomes import Outcome, decision_outcome, refusal_outcome, refused_start
 from reconciler.debugging.report.page_data import INCIDENTS, Bar, Bounds, Explained, Group, Incident
 
 
 class Incidents:
-    """The marks so far, the newest kept, and the explanations of the entries in `wanted`."""
+    """The incidents so far, the newest kept, and the explanations of the entries in `wanted`."""
 
     def __init__(self, bounds: Bounds, wanted: frozenset[int]) -> None:
         self.counts: Counter[str] = Counter()
@@ -40,7 +41,7 @@ class Incidents:
         self._waiting: dict[str, Incident] = {}
 
     def in_order(self) -> list[Incident]:
-        """All marks by time."""
+        """All incidents by time."""
         return list(merge(self._refused, self._changed, key=lambda incident: incident.at))
 
     def decided(self, state: PlacementState, entry: Entry, decision: Decision) -> None:
@@ -58,18 +59,8 @@ class Incidents:
             known.again += 1
             return
         found = (state.device(write.namespace, write.name) for write in decision.writes)
-        incident = Incident(
-            at=entry.at,
-            seq=entry.seq,
-            kind=kind,
-            action=decision.action.value,
-            subject=decision.subject,
-            node=decision.node,
-            reason=decision.reason,
-            message=decision.message,
-            missing=decision.missing,
-            resources=_names(state.resource_of(device) for device in found if device is not None),
-        )
+        resources = [state.resource_of(device) for device in found if device is not None]
+        incident = _incident(kind, decision_outcome(entry, decision), resources)
         self._add(incident)
         if decision.action is Action.REFUSE_ORDER:
             self._waiting[decision.subject] = incident
@@ -78,22 +69,10 @@ class Incidents:
         """A webhook's refusal."""
         if entry.seq in self._wanted:
             self._explain(explain.explain_on(state, entry))
-        wanted = msgspec.json.decode(event.wanted, type=StartRequest)
-        found = (state.device(event.namespace, name) for name in wanted.devices)
-        names = [state.resource_of(device) for device in found if device is not None]
-        names += [state.class_resources.get(class_name, "") for class_name, _ in wanted.templates]
-        self._add(
-            Incident(
-                at=entry.at,
-                seq=entry.seq,
-                kind="refused",
-                action="Refuse",
-                subject=f"{event.namespace}/{event.name}" if event.namespace else event.name,
-                reason=event.reason,
-                message=event.message,
-                resources=_names(names),
-            )
-        )
+        start = refused_start(state, event)
+        names = [state.resource_of(device) for device in start.devices]
+        names += [state.class_resources.get(template.class_name, "") for template in start.templates]
+        self._add(_incident("refused", refusal_outcome(entry, event), names))
 
     def seen(self, entry: Entry, bar: Bar, device: Device) -> None:
         """A device is Lost, or no longer, by another replica's decision; nothing here explains it."""
@@ -125,6 +104,21 @@ class Incidents:
             self._bytes -= self.explained.popleft().bytes
 
 
+def _incident(kind: str, outcome: Outcome, resources: Iterable[str]) -> Incident:
+    return Incident(
+        at=outcome.at,
+        seq=outcome.seq,
+        kind=kind,
+        action=outcome.action,
+        subject=outcome.subject,
+        node=outcome.node,
+        reason=outcome.reason,
+        message=outcome.message,
+        missing=outcome.missing,
+        resources=_names(resources),
+    )
+
+
 def _names(found: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({name for name in found if name}))
 
@@ -144,15 +138,15 @@ def groups(verdicts: Iterable[Verdict]) -> tuple[Group, ...]:
 
 
 def newest(entries: Iterable[Entry], most: int, known: dict[tuple[str, ...], int]) -> bool:
-    """Go back through `entries` (the newest first) and note in `known` which decisions to explain: `most` marks and
+    """Go back through `entries` (the newest first) and note in `known` which decisions to explain: `most` incidents and
     `most` binds, of a refusal that repeats only the last. True once there are enough of both."""
-    incidents = sum(key[0] == "mark" for key in known)
+    incidents = sum(key[0] == "incident" for key in known)
     binds = len(known) - incidents
     for entry in entries:
         key = _key(entry)
         if key is None or key in known:
             continue
-        if key[0] == "mark" and incidents < most:
+        if key[0] == "incident" and incidents < most:
             known[key], incidents = entry.seq, incidents + 1
         elif key[0] == "bind" and binds < most:
             known[key], binds = entry.seq, binds + 1
@@ -171,12 +165,12 @@ _HEADS = msgspec.json.Decoder(_Head)
 def _key(entry: Entry) -> tuple[str, ...] | None:
     """What tells explanations apart; None for an entry that has none."""
     if isinstance(entry.event, events.AdmissionRefused):
-        return ("mark", str(entry.seq))
+        return ("incident", str(entry.seq))
     if not isinstance(entry.event, events.Decided):
         return None
     head = _HEADS.decode(entry.event.decision)
     if head.action is Action.REFUSE_ORDER:
-        return ("mark", head.subject, head.reason)
+        return ("incident", head.subject, head.reason)
     if head.action in INCIDENTS:
-        return ("mark", str(entry.seq))
+        return ("incident", str(entry.seq))
     return ("bind", str(entry.seq)) if head.action is Action.BIND else None

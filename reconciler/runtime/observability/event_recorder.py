@@ -20,7 +20,7 @@ from journal import events
 from journal.events import Entry
 from journal.store import Journal
 from reconciler.cluster.port import AlreadyExists, Cluster, ClusterError, NotFound
-from reconciler.core.model.objects import CLASS, EVENT, GPU_NODE, KUBEVIRT, RELEASE, VMI, Kind
+from reconciler.core.model.objects import CLASS, EVENT, GPU_NODE, KUBEVIRT, RELEASE, VMI
 from reconciler.core.model.vocabulary import GROUP
 from reconciler.core.model.wire_base import from_ms
 from reconciler.core.state.decisions import Action, Decision
@@ -213,7 +213,7 @@ class EventRecorder:
     def _body(self, notice: Notice, begun: _Series) -> dict[str, Any]:
         about = notice.regarding
         body: dict[str, Any] = {
-            "apiVersion": _api_version(EVENT),
+            "apiVersion": EVENT.api_version,
             "kind": EVENT.name,
             "metadata": {"name": begun.name, "namespace": begun.namespace},
             "eventTime": from_ms(begun.since),
@@ -224,7 +224,7 @@ class EventRecorder:
             "type": notice.type,
             "note": _cut(notice.note),
             "regarding": {
-                "apiVersion": _api_version(about.kind),
+                "apiVersion": about.kind.api_version,
                 "kind": about.kind.name,
                 "name": about.name,
                 **({"namespace": about.namespace} if about.namespace else {}),
@@ -254,10 +254,6 @@ def _name(notice: Notice, at: int) -> str:
     about = notice.regarding
     said = "\0".join((about.kind.name, about.uid, notice.reason, notice.note, str(at)))
     return f"{about.name[:200]}.{hashlib.sha256(said.encode()).hexdigest()[:16]}"
-
-
-def _api_version(kind: Kind) -> str:
-    return f"{kind.group}/{kind.version}" if kind.group else kind.version
 
 
 def _cut(note: str) -> str:
