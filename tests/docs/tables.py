@@ -15,72 +15,14 @@ from reconciler.cluster.retry_policies import POLICIES, RetryPolicy
 from reconciler.commands.exit_codes import EXIT_CODES
 from reconciler.core.metering.usage_records import UsageState
 from reconciler.core.model import vocabulary
-from reconciler.core.model.vocabulary import TRANSIENT_REASONS, Reason
+from reconciler.core.model.vocabulary import REASONS, TRANSIENT_REASONS
 from reconciler.main import main
+from reconciler.runtime.observability.event_messages import NOTICES
 from reconciler.runtime.observability.logs import LOG_FIELDS
 from reconciler.runtime.observability.metrics import METRICS
 from tests.tidy.source import ROOT
 
 README = ROOT / "README.md"
-
-REASONS = {
-    Reason.UNKNOWN_CLASS: "the class does not exist; the message lists those that do",
-    Reason.CLASS_DELETED: "the class is being deleted",
-    Reason.COUNT_ABOVE_MAXIMUM: "more units than the class allows in one order",
-    Reason.NOT_PERMITTED: "KubeVirt's permittedHostDevices does not list the resource name",
-    Reason.NOT_ENTITLED: "a vGPU class, and the nearest tenant upward that says anything says no",
-    Reason.BUDGET_UNREADABLE: "a budget on the way up cannot be read",
-    Reason.BUDGET_EXCEEDED: "a tenant's budget, this one's or one above, would be exceeded",
-    Reason.NO_FREE_UNITS: "too few units are free",
-    Reason.NO_NODE_FITS: "no single node can take it",
-    Reason.HOLDS_WOULD_NOT_FIT: "orders already held could no longer all start",
-    Reason.MALFORMED_REFERENCES: "the annotation is not a list of references; the message names the position",
-    Reason.MISSING_REFERENCES: "label or annotation without the other",
-    Reason.DUPLICATE_REFERENCE: "one device is named twice",
-    Reason.NAME_REQUIRED: "generateName with references: the devices need to know whose they are",
-    Reason.RAW_NAME_FORBIDDEN: "a GPU asked for by resource name where the policy forbids it",
-    Reason.UNKNOWN_DEVICE: "no such device in the namespace",
-    Reason.DEVICE_DELETED: "the device is being deleted",
-    Reason.DEVICE_NOT_HELD: "the order is still Pending",
-    Reason.DEVICE_LOST: "the device's node no longer serves it",
-    Reason.DEVICE_ATTACHED: "another VM has the device",
-    Reason.BIND_TIMEOUT: "the binder did not answer in time; everything was undone",
-    Reason.NOT_PLACED: "a launcher whose devices are on no node",
-    Reason.MIGRATION_UNSUPPORTED: "a live-migration target: its devices are on the source's node",
-    Reason.RESERVED_FIELD: "a field or annotation only the binder may write",
-    Reason.IMMUTABLE_FIELD: "an order's class and count never change; make a new one",
-    Reason.TEMPLATE_MARK_RESERVED: "the template mark is the webhooks' alone",
-    Reason.MALFORMED_REVIEW: "the request cannot be read",
-    Reason.NAMESPACE_TERMINATING: "the namespace is being deleted",
-    Reason.NOT_READY: "this replica cannot answer yet, or could not reach the API server; try again",
-}
-
-
-NOTICES = {
-    "Held": ("GPUDevice", "an order is accepted, its units are set aside"),
-    "Bound": ("GPUDevice, VirtualMachineInstance", "the set of a VM has its node"),
-    "Released": ("GPUDevice, VirtualMachineInstance", "the VM has ended, its units are free again"),
-    "Releasing": ("GPUDevice, VirtualMachineInstance", "a deleted device waits for its VM to end"),
-    "Lost": ("GPUDevice, VirtualMachineInstance", "the node serves fewer units than are placed there"),
-    "Restored": ("GPUDevice, VirtualMachineInstance", "a lost device has its units again"),
-    "a reason of a refusal": (
-        "GPUDevice, VirtualMachineInstance",
-        "an order waits, or a start was refused by the binder",
-    ),
-    "Listed": ("GPUClass", "Permitted: KubeVirt's permittedHostDevices lists the resource name"),
-    "NotListed": ("GPUClass", "Permitted: it does not"),
-    "Served": ("GPUClass", "Ready: nodes serve the class"),
-    "NodesSilent": ("GPUClass", "Ready: the agents or kubelets of some nodes say nothing"),
-    "NodesDisagree": ("GPUClass", "Ready: a node's kubelet and its agent tell different numbers; the message has both"),
-    "NoNodeServes": ("GPUClass", "not Ready: no node serves the resource name"),
-    "NotPermitted": ("GPUClass", "not Ready: as NotListed"),
-    "KindMissing": ("GPUClass", "not Ready: KubeVirt's or Flux's kinds are not installed; the message names them"),
-    "Deleting": ("GPUClass", "not Ready: the class goes with the last of its devices"),
-    "UnmatchedBudgetKey": ("HelmRelease", "a budget key looks like ours and bounds nothing"),
-    "UnreadableBudget": ("HelmRelease", "a budget cannot be read; what it bounds is refused"),
-    "Unreadable": ("any", "the object is set aside until it is corrected"),
-}
-"""Reasons of Kubernetes Events to the objects they are about and what has happened."""
 
 PRICED = {
     UsageState.BOUND: "the units are on a node",
@@ -92,8 +34,8 @@ PRICED = {
 
 def reasons() -> list[str]:
     rows = [
-        f"| `{reason.value}` | {REASONS[reason]} | {'yes' if reason in TRANSIENT_REASONS else 'no'} |"
-        for reason in Reason
+        f"| `{reason.value}` | {meaning} | {'yes' if reason in TRANSIENT_REASONS else 'no'} |"
+        for reason, meaning in REASONS.items()
     ]
     return ["| reason | meaning | may pass by itself |", "| --- | --- | --- |", *rows]
 

@@ -16,11 +16,11 @@ from reconciler.billing.prices import load
 from reconciler.commands import exit_codes
 from reconciler.commands.exit_codes import EXIT_CODES
 from reconciler.core.metering.usage_records import UsageState
-from reconciler.core.model.vocabulary import Reason
+from reconciler.core.model.vocabulary import REASONS, Reason
 from reconciler.core.upkeep import publish
 from reconciler.main import main
 from reconciler.runtime.observability import event_messages
-from tests.docs.tables import NOTICES, PRICED, README, REASONS, TABLES, commands, rendered
+from tests.docs.tables import PRICED, README, TABLES, commands, rendered
 from tests.tidy.source import ROOT
 
 TEXT = README.read_text()
@@ -59,7 +59,7 @@ def test_every_reason_of_an_event_is_explained() -> None:
     problems = {event_messages.UNMATCHED_BUDGET_KEY, event_messages.UNREADABLE_BUDGET, event_messages.UNREADABLE}
     source = inspect.getsource(publish._readiness) + inspect.getsource(publish.class_status)
     conditions = set(re.findall(r'"([A-Z][A-Za-z]+)"', source))
-    assert set(NOTICES) == told | problems | conditions | {"a reason of a refusal"}
+    assert set(event_messages.NOTICES) == told | problems | conditions | {"a reason of a refusal"}
 
 
 def test_the_price_book_of_the_readme_is_one(tmp_path: Path) -> None:

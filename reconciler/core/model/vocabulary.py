@@ -125,6 +125,39 @@ class Reason(StrEnum):
     NOT_READY = "NotReady"
 
 
+REASONS: dict[Reason, str] = {
+    Reason.UNKNOWN_CLASS: "the class does not exist; the message lists those that do",
+    Reason.CLASS_DELETED: "the class is being deleted",
+    Reason.COUNT_ABOVE_MAXIMUM: "more units than the class allows in one order",
+    Reason.NOT_PERMITTED: "KubeVirt's permittedHostDevices does not list the resource name",
+    Reason.NOT_ENTITLED: "a vGPU class, and the nearest tenant upward that says anything says no",
+    Reason.BUDGET_UNREADABLE: "a budget on the way up cannot be read",
+    Reason.BUDGET_EXCEEDED: "a tenant's budget, this one's or one above, would be exceeded",
+    Reason.NO_FREE_UNITS: "too few units are free",
+    Reason.NO_NODE_FITS: "no single node can take it",
+    Reason.HOLDS_WOULD_NOT_FIT: "orders already held could no longer all start",
+    Reason.MALFORMED_REFERENCES: "the annotation is not a list of references; the message names the position",
+    Reason.MISSING_REFERENCES: "label or annotation without the other",
+    Reason.DUPLICATE_REFERENCE: "one device is named twice",
+    Reason.NAME_REQUIRED: "generateName with references: the devices need to know whose they are",
+    Reason.RAW_NAME_FORBIDDEN: "a GPU asked for by resource name where the policy forbids it",
+    Reason.UNKNOWN_DEVICE: "no such device in the namespace",
+    Reason.DEVICE_DELETED: "the device is being deleted",
+    Reason.DEVICE_NOT_HELD: "the order is still Pending",
+    Reason.DEVICE_LOST: "the device's node no longer serves it",
+    Reason.DEVICE_ATTACHED: "another VM has the device",
+    Reason.BIND_TIMEOUT: "the binder did not answer in time; everything was undone",
+    Reason.NOT_PLACED: "a launcher whose devices are on no node",
+    Reason.MIGRATION_UNSUPPORTED: "a live-migration target: its devices are on the source's node",
+    Reason.RESERVED_FIELD: "a field or annotation only the binder may write",
+    Reason.IMMUTABLE_FIELD: "an order's class and count never change; make a new one",
+    Reason.TEMPLATE_MARK_RESERVED: "the template mark is the webhooks' alone",
+    Reason.MALFORMED_REVIEW: "the request cannot be read",
+    Reason.NAMESPACE_TERMINATING: "the namespace is being deleted",
+    Reason.NOT_READY: "this replica cannot answer yet, or could not reach the API server; try again",
+}
+"""What each reason means, for the documentation."""
+
 TRANSIENT_REASONS = frozenset(
     {
         Reason.BUDGET_EXCEEDED,

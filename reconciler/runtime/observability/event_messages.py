@@ -1,7 +1,6 @@
-"""What a decision says to the people whose objects it is about: which Events, on what, in which words (N4).
+"""Kubernetes Events of a decision: on which objects, with which reason and note (N4).
 
-Owns the choice of objects, reasons and notes, as plain values. Knows nothing of how an Event is sent or counted:
-that is `announce`.
+Owns the choice as plain values. Knows nothing of how an Event is sent or counted: that is `event_recorder`.
 """
 
 from __future__ import annotations
@@ -25,6 +24,33 @@ WARNING = "Warning"
 UNMATCHED_BUDGET_KEY = "UnmatchedBudgetKey"
 UNREADABLE_BUDGET = "UnreadableBudget"
 UNREADABLE = "Unreadable"
+
+
+NOTICES: dict[str, tuple[str, str]] = {
+    "Held": ("GPUDevice", "an order is accepted, its units are set aside"),
+    "Bound": ("GPUDevice, VirtualMachineInstance", "the set of a VM has its node"),
+    "Released": ("GPUDevice, VirtualMachineInstance", "the VM has ended, its units are free again"),
+    "Releasing": ("GPUDevice, VirtualMachineInstance", "a deleted device waits for its VM to end"),
+    "Lost": ("GPUDevice, VirtualMachineInstance", "the node serves fewer units than are placed there"),
+    "Restored": ("GPUDevice, VirtualMachineInstance", "a lost device has its units again"),
+    "a reason of a refusal": (
+        "GPUDevice, VirtualMachineInstance",
+        "an order waits, or a start was refused by the binder",
+    ),
+    "Listed": ("GPUClass", "Permitted: KubeVirt's permittedHostDevices lists the resource name"),
+    "NotListed": ("GPUClass", "Permitted: it does not"),
+    "Served": ("GPUClass", "Ready: nodes serve the class"),
+    "NodesSilent": ("GPUClass", "Ready: the agents or kubelets of some nodes say nothing"),
+    "NodesDisagree": ("GPUClass", "Ready: a node's kubelet and its agent tell different numbers; the message has both"),
+    "NoNodeServes": ("GPUClass", "not Ready: no node serves the resource name"),
+    "NotPermitted": ("GPUClass", "not Ready: as NotListed"),
+    "KindMissing": ("GPUClass", "not Ready: KubeVirt's or Flux's kinds are not installed; the message names them"),
+    "Deleting": ("GPUClass", "not Ready: the class goes with the last of its devices"),
+    "UnmatchedBudgetKey": ("HelmRelease", "a budget key looks like ours and bounds nothing"),
+    "UnreadableBudget": ("HelmRelease", "a budget cannot be read; what it bounds is refused"),
+    "Unreadable": ("any", "the object is set aside until it is corrected"),
+}
+"""Reason of a Kubernetes Event to the kinds it is about and what has happened, for the documentation."""
 
 
 class Regarding(msgspec.Struct, frozen=True):
