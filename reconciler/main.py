@@ -18,7 +18,7 @@ import click
 from journal.store import JournalError
 from reconciler import VERSION
 from reconciler.cluster.credentials import ClusterConfigError
-from reconciler.commands import cluster_jobs, history, journal, plan, report, run, usage
+from reconciler.commands import cluster_jobs, history, journal, plan, prices, report, run, usage
 from reconciler.commands.console import console
 from reconciler.commands.exit_codes import (
     EXIT_CLUSTER,
@@ -93,6 +93,7 @@ for command in (
     *report.COMMANDS,
     *plan.COMMANDS,
     *usage.COMMANDS,
+    *prices.COMMANDS,
     *cluster_jobs.COMMANDS,
 ):
     main.add_command(command)

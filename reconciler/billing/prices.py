@@ -6,8 +6,10 @@ floats. Owns reading and lookup; what is done with a price is `focus`'s.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +34,23 @@ class Price(msgspec.Struct, frozen=True):
 
     @property
     def ident(self) -> str:
-        return f"{self.key}/{self.state.value}/{datetime.fromtimestamp(self.since / 1000, UTC):%Y-%m-%d}"
+        return f"{self.key}/{self.state.value}/{day_of(self.since)}"
 
 
 class _Loader(yaml.SafeLoader):
-    """Numbers stay text, so that no price passes through a float."""
+    """Numbers stay text, so that no price passes through a float; a key given twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        found = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for number, key in enumerate(found):
+            if key in found[:number]:
+                line = node.value[number][0].start_mark.line + 1
+                raise _TwiceError(f"{key!r} stands twice in one map, the second time in line {line}; keep one of them")
+        return super().construct_mapping(node, deep)
+
+
+class _TwiceError(ValueError):
+    """A key given twice."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -64,26 +78,45 @@ class PriceBook:
     def __init__(self, currency: str, prices: list[Price], source: str = "the price book") -> None:
         self.currency = currency
         self._source = source
+        self.prices = sorted(prices, key=lambda one: (one.key, one.state.value, one.since))
+        for one, other in pairwise(self.prices):
+            if one.ident == other.ident:
+                raise PriceBookError(
+                    f"{source} has two prices for {one.key!r} {one.state.value} from {day_of(one.since)}: "
+                    f"{one.per_unit_hour} and {other.per_unit_hour}; keep one of them"
+                )
         self._prices: dict[tuple[str, UsageState], list[Price]] = {}
-        for price in sorted(prices, key=lambda one: one.since):
+        for price in self.prices:
             self._prices.setdefault((price.key, price.state), []).append(price)
+
+    def priced_from(self, key: str, state: UsageState) -> int | None:
+        """Since when (ms) there is a price; None: there is none at all."""
+        found = self._prices.get((key, state))
+        return found[0].since if found else None
 
     def spans(self, key: str, state: UsageState, start: int, end: int) -> list[tuple[int, int, Price]]:
         """(from, to, price) pieces that cover a time (ms). Raises `PriceBookError` where none applies."""
         found = self._prices.get((key, state), [])
         pieces = []
-        for price, after in zip(found, [*found[1:], None], strict=True):
-            begin = max(start, price.since)
-            until = end if after is None else min(end, after.since)
-            if begin < until:
-                pieces.append((begin, until, price))
+        for price, until in zip(found, [*(after.since for after in found[1:]), end], strict=False):
+            if max(start, price.since) < min(end, until):
+                pieces.append((max(start, price.since), min(end, until), price))
         if not pieces or pieces[0][0] > start:
-            at = datetime.fromtimestamp(start / 1000, UTC)
-            raise PriceBookError(
-                f"{self._source} has no price for {key!r} {state.value} on {at:%Y-%m-%d}; "
-                f"add `{state.value}` under prices.{key} with a `from` no later than that"
-            )
+            raise PriceBookError(f"{self._source} has {lacking(key, state, start)}")
         return pieces
+
+
+def lacking(key: str, state: UsageState, start: int) -> str:
+    """What is missing from a book, and what to add to it."""
+    return (
+        f"no price for {key!r} {state.value} on {day_of(start)}; "
+        f"add `{state.value}` under prices.{key} with a `from` no later than that"
+    )
+
+
+def day_of(time: int) -> str:
+    """The day (UTC) of a time in ms."""
+    return f"{datetime.fromtimestamp(time / 1000, UTC):%Y-%m-%d}"
 
 
 def load(path: Path) -> PriceBook:
@@ -92,6 +125,8 @@ def load(path: Path) -> PriceBook:
         found = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except OSError as error:
         raise PriceBookError(f"the price book {path} cannot be read: {error.strerror}") from error
+    except _TwiceError as error:
+        raise PriceBookError(f"{path}: {error}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise PriceBookError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
     book = _map(found, path, "the file")

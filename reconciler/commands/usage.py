@@ -6,11 +6,13 @@ and `statement`'s.
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, TypeVar, cast
 
 import click
 from rich.console import Console
@@ -26,6 +28,8 @@ from reconciler.commands.history import moment_of, opened
 from reconciler.runtime.wall_clock import now_ms
 
 T = TypeVar("T")
+SPOOLED_BYTES = 16 * 2**20
+"""A statement larger than this waits in a temporary file."""
 FORMATS = ("jsonl", "csv", "focus", "parquet")
 
 
@@ -139,7 +143,7 @@ def _write_focus(
         closes = export.rfc3339(closes_at(end))
         click.echo(f"gpu-binder: the statement is provisional until {closes}: late facts may still change it", err=True)
     charges = statement(journals, cluster=cluster, start=start, end=end, tenant=tenant, now=now, progress=reached)
-    with _output(out) as file_out:
+    with _whole(out) as file_out:
         focus.write_focus(_noticed(charges, tenant), file_out, issuer=issuer, start=start, prices=book)
 
 
@@ -157,9 +161,22 @@ def _output(out: Path | None) -> Iterator[IO[str]]:
         yield sys.stdout
         return
     partial = out.with_name(f"{out.name}.partial")
-    with partial.open("w", newline="", encoding="utf-8") as file_out:
-        yield file_out
-    partial.rename(out)
+    try:
+        with partial.open("w", newline="", encoding="utf-8") as file_out:
+            yield file_out
+        partial.rename(out)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _whole(out: Path | None) -> Iterator[IO[str]]:
+    """As `_output`, standard output too: a bill that breaks off at a missing price must not pass for one."""
+    with tempfile.SpooledTemporaryFile(SPOOLED_BYTES, "w+", newline="", encoding="utf-8") as kept:
+        yield cast(IO[str], kept)
+        kept.seek(0)
+        with _output(out) as file_out:
+            shutil.copyfileobj(cast(IO[str], kept), file_out)
 
 
 @contextmanager
