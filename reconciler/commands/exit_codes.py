@@ -20,7 +20,7 @@ EXIT_PIPE = 141
 
 EXIT_CODES = {
     0: "yes: done, all the same, everything fits",
-    EXIT_DIFFERS: "no: a decision differs, something is blocked, left over or without a price, no such subject or nothing then",
+    EXIT_DIFFERS: "no: a decision differs, something is blocked, left over or without a price, no such subject or time",
     EXIT_USAGE: "an argument, a manifest or a price book cannot be used; nothing was done",
     EXIT_JOURNAL: "the journal cannot be opened, is no journal, damaged, held by another process or from a newer build",
     EXIT_CLUSTER: "the cluster does not answer, refuses to be read, or its kubeconfig cannot be used",
