@@ -1,4 +1,4 @@
-"""The admission webhooks: review one request, wait for the binder's answer where there is one, undo on failure.
+"""Admission webhooks: review a request, wait for the binder's answer if needed, undo on failure.
 
-Owns the HTTP server and the reviews. Judges with `core.admission`; never writes GPUDevice placements itself.
+Owns the HTTP server and the reviews. Delegates judgement to `core.admission`; never writes GPUDevice placements.
 """

@@ -1,6 +1,6 @@
-"""What the binder answers to a request, as a webhook waits for it (B3, B4).
+"""Waits for the binder's answer to a bind request (B3, B4).
 
-Owns the polling (cache, then GET), when an answer counts and whose it is. Writes nothing. Neighbour: `binding`.
+Owns polling (cache first, then GET) and the rules for which answers count. Writes nothing. Neighbour: `binding`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from webhooks.review import Denied
 from webhooks.sets import DeviceSet, belongs, held_by_earlier
 from webhooks.view import View
 
-LOOK_SECONDS = 0.025
-"""Between two looks into the cache; costs nothing but a wake-up."""
+POLL_SECONDS = 0.025
+"""Interval between cache lookups."""
 READ_SECONDS = 0.25
-"""Between two GETs of the devices whose answer the cache does not show."""
-_LOOKS_PER_READ = round(READ_SECONDS / LOOK_SECONDS)
+"""Interval between GETs of devices that have no answer in the cache."""
+_POLLS_PER_READ = round(READ_SECONDS / POLL_SECONDS)
 
 
 class Answers:
@@ -31,7 +31,7 @@ class Answers:
         self._clock = clock
 
     async def follow(self, wanted: DeviceSet, request_id: str, until: float, dry_run: bool) -> bool:
-        """Take the answer of a request that this VMI made before, without owning its undo (B4, C17, C21). False:
+        """Adopt the answer to an earlier request of the same VMI, without taking over its undo (B4, C17, C21). False if
         that request is gone."""
         unanswered = Denied(
             Reason.BIND_TIMEOUT,
@@ -54,8 +54,8 @@ class Answers:
             await pause(self._clock, until, unanswered, READ_SECONDS)
 
     def _check_recent(self, wanted: DeviceSet, devices: list[Device], node_name: str) -> None:
-        """An answer is taken as one's own only while it is fresh and its node still suits the VMI (B4). Its age is
-        told by this replica alone: the leader's clock may be another's."""
+        """Accept an earlier answer only while it is fresh and its node still fits the VMI (B4). Age is measured by this
+        replica's clock, not the leader's."""
         for device in devices:
             request, since = self._view.attached_since.get(device.uid, ("", 0))
             asked = device.bind_request is not None and device.bind_request.id == request
@@ -67,17 +67,17 @@ class Answers:
             raise held_by_earlier(wanted, devices[0].name)
 
     async def wait(self, wanted: DeviceSet, request_id: str, until: float) -> str:
-        """The node, once every device carries a Bound answer to this request (B3). Raises `Denied` when it is
-        refused, late, or when a device is gone."""
+        """Return the node once every device carries a Bound answer to this request (B3). Raises `Denied` on refusal,
+        timeout, or a deleted device."""
         answers: dict[str, BindAnswer] = {}
-        look = 0
+        polls = 0
         while True:
             for name in wanted.names:
                 cached = self._reader.cached(wanted.namespace, name)
                 if cached is not None and (found := _answer(cached, request_id)) is not None:
                     answers[name] = found
             missing = [name for name in wanted.names if name not in answers]
-            if missing and look % _LOOKS_PER_READ == _LOOKS_PER_READ - 1:
+            if missing and polls % _POLLS_PER_READ == _POLLS_PER_READ - 1:
                 for name, device in (await self._read_if_possible(wanted.namespace, missing)).items():
                     _still_ours(wanted, name, device, request_id)
                     if device is not None and (found := _answer(device, request_id)) is not None:
@@ -86,9 +86,9 @@ class Answers:
             if node:
                 return node
             if len(answers) == wanted.size:
-                answers.clear()  # two answers of a request decided anew: the later one is still on its way
-            look += 1
-            await pause(self._clock, until, late(wanted), LOOK_SECONDS)
+                answers.clear()  # the set is being re-decided and the answers name different nodes: keep waiting
+            polls += 1
+            await pause(self._clock, until, late(wanted), POLL_SECONDS)
 
     async def _read_if_possible(self, namespace: str, names: list[str]) -> dict[str, Device | None]:
         try:
@@ -111,7 +111,7 @@ def _still_ours(wanted: DeviceSet, name: str, device: Device | None, request_id:
 
 
 def _verdict(answers: list[BindAnswer], size: int) -> str:
-    """The node all answers name, "" while they do not. Raises `Denied` for a refusal."""
+    """The node named by all answers, "" while incomplete. Raises `Denied` on a refusal."""
     for answer in answers:
         if answer.outcome != Outcome.BOUND:
             raise Denied(answer.reason or Reason.NO_NODE_FITS, answer.message)
@@ -120,18 +120,18 @@ def _verdict(answers: list[BindAnswer], size: int) -> str:
 
 
 def carries(device: Device, request_id: str) -> bool:
-    """The device is attached under this request."""
+    """Whether the device is attached under this request."""
     return device.attachment is not None and device.attachment.request_id == request_id
 
 
 def _answer(device: Device, request_id: str) -> BindAnswer | None:
-    """The device's answer to this request, None while there is none or the device no longer carries it."""
+    """The device's answer to this request, None if there is none or the device no longer carries the request."""
     answer = device.bind_answer if carries(device, request_id) else None
     return answer if answer is not None and answer.request_id == request_id else None
 
 
 def late(wanted: DeviceSet) -> Denied:
-    """The bounded time is over (B3)."""
+    """Denial when the bind deadline is exceeded (B3)."""
     return Denied(
         Reason.BIND_TIMEOUT,
         f"the GPUs of {wanted.vmi} were not placed in time; nothing is kept, try again in a moment",
@@ -139,7 +139,7 @@ def late(wanted: DeviceSet) -> Denied:
 
 
 async def pause(clock: Clock, until: float, too_late: Denied, seconds: float) -> None:
-    """Sleep, or raise `too_late` where the sleep would end at or after `until` (monotonic seconds)."""
+    """Sleep; raises `too_late` if the sleep would end at or after `until` (monotonic seconds)."""
     if clock.monotonic() + seconds >= until:
         raise too_late
     await clock.sleep(seconds)

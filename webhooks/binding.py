@@ -1,11 +1,11 @@
-"""A webhook's side of the bind protocol (B1, B3, B4, B5): ask for a set of devices, wait, take it or undo.
+"""Webhook side of the bind protocol (B1, B3, B4, B5): request a set of devices, wait for placement, undo on failure.
 
-Owns the order of the writes and what is done about each of their outcomes. The binder decides; the channel is
-GPUDevice status, so the webhook and the leader may run in different replicas. Neighbours: `sets` (where a device
-stands), `answers` (what the binder says), `undo` (taking it back), `reader` (cache or GET).
+Owns the write order and the handling of every outcome. The binder decides; the two communicate through GPUDevice
+status, so the webhook and the leader may run in different replicas. Neighbours: `sets` (availability of each device),
+`answers` (the binder's answers), `undo` (rollback), `reader` (cache or GET).
 
-Invariant: whoever wrote attachments of a request takes them back unless its answer is Bound. A crash in between
-is the binder's to repair: it releases an attachment whose VMI never appeared (P5).
+Invariant: whoever wrote the attachments of a request removes them unless its answer is Bound. After a crash in between,
+the binder releases attachments whose VMI never appeared (P5).
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from webhooks.undo import Undo
 from webhooks.view import CheckDevice, CheckStart, View
 
 ATTEMPTS = 3
-"""Versions of one device we decide on before we give way: the binder writes to it at most twice meanwhile."""
+"""Write attempts per device before giving up: the binder writes to it at most twice in the meantime."""
 
 
-class _LookAgain(Exception):
-    """Something else has the set now; where its devices stand has to be seen anew."""
+class _SetChanged(Exception):
+    """Another start took a device of the set; re-evaluate availability."""
 
 
 class BindClient:
-    """Gets sets of devices placed. One instance serves all requests of a replica.
+    """Requests placement for sets of devices. One instance serves all requests of a replica.
 
-    `new_id`: fresh request ids. `on_bind(outcome, seconds)`: one start is over, outcome `Bound` or a reason (N4).
-    `on_conflict()`: a device had moved on.
+    `new_id` generates request ids. `on_bind(outcome, seconds)` is called when a start ends, with `Bound` or a reason
+    (N4). `on_conflict()` is called when a write conflicts.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class BindClient:
         self._undoing: set[asyncio.Task[None]] = set()
 
     async def bind(self, wanted: DeviceSet, *, seconds: float, dry_run: bool) -> None:
-        """Returns when every device of the set is placed for this VMI (dry run: when nothing speaks against it,
-        B5). Takes a recent start of the same VMI as its own and then writes nothing (B4). Raises `Denied`;
-        whatever was written by then is being undone (B3)."""
+        """Return once every device of the set is placed for this VMI; in a dry run, once the checks pass (B5). Adopts a
+        recent start of the same VMI without writing (B4). Raises `Denied`; anything written by then is undone in the
+        background (B3)."""
         begun = self._clock.monotonic()
         until = begun + seconds
         try:
@@ -89,13 +89,13 @@ class BindClient:
             self._on_bind(Outcome.BOUND, self._clock.monotonic() - begun)
 
     async def finish_undoing(self) -> None:
-        """Wait for what is being undone in the background: at shutdown, before the loop ends (N1)."""
+        """Wait for background undos to finish; called at shutdown before the event loop ends (N1)."""
         while self._undoing:
             await asyncio.gather(*self._undoing, return_exceptions=True)
 
     async def _attempt(self, wanted: DeviceSet, until: float, dry_run: bool, *, recheck: bool) -> bool:
-        """One try from looking to binding; False: look again. `recheck`: the cache has been wrong before."""
-        devices, availabilities = await self._look(wanted, recheck)
+        """One bind attempt; False means try again. `recheck`: bypass the cache."""
+        devices, availabilities = await self._read_set(wanted, recheck)
         requested = sorted({s.request_id for s in availabilities.values() if s.availability is Availability.REQUESTED})
         if requested:
             return await self._answers.follow(wanted, requested[0], until, dry_run)
@@ -118,13 +118,13 @@ class BindClient:
             return True
         return await self._request(wanted, devices, until)
 
-    # Looking
+    # Availability
 
-    async def _look(
+    async def _read_set(
         self, wanted: DeviceSet, recheck: bool
     ) -> tuple[dict[str, Device | None], dict[str, DeviceAvailability]]:
-        """Where every device stands. The cache is believed only where it says that the whole set is free: every
-        write is conditional on the version it showed. A doubt is settled by GET."""
+        """Availability of every device. The cache is trusted only if it shows the whole set free, because every write
+        is conditional on the cached version; otherwise the devices are read with GET."""
         earlier = self._left_attached(wanted)
         if not wanted.templates and earlier is None and not recheck:
             devices: dict[str, Device | None] = {n: self._reader.cached(wanted.namespace, n) for n in wanted.held}
@@ -148,8 +148,8 @@ class BindClient:
         }
 
     def _left_attached(self, wanted: DeviceSet) -> Device | None:
-        """A device outside the set that a start of the same name attached, whose VMI never came: the new VMI
-        would keep it for its whole life."""
+        """A device outside the set that an earlier start of the same VMI name attached and whose VMI never appeared:
+        the new VMI would keep it for its lifetime."""
         for device in self._view.devices_of_vmi(wanted.namespace, wanted.vmi_name):
             assert device.attachment is not None
             seen = self._view.seen_vmis.get(device.uid, "").startswith(f"{device.attachment.request_id}/")
@@ -157,7 +157,7 @@ class BindClient:
                 return device
         return None
 
-    # A request of our own
+    # Request
 
     async def _request(self, wanted: DeviceSet, devices: dict[str, Device | None], until: float) -> bool:
         request = BindRequest(
@@ -176,8 +176,8 @@ class BindClient:
                 undo.touched.append(name)
                 await self._attach(wanted, name, devices[name], request, undo)
             node = await self._answers.wait(wanted, request.id, until)
-        except _LookAgain:
-            undo.made.clear()  # whoever has the set now uses the templates too
+        except _SetChanged:
+            undo.made.clear()  # the start that now owns the set also uses its template devices
             await asyncio.shield(self._spawn(undo))
             return False
         except BaseException as error:
@@ -190,7 +190,7 @@ class BindClient:
         return True
 
     def _spawn(self, undo: Undo) -> asyncio.Task[None]:
-        """Undo in a task of its own: a cancelled request must not cancel it."""
+        """Undo in a separate task, so that cancelling the request does not cancel the undo."""
         task = asyncio.create_task(undo.run(), name=f"undo {undo.request_id}")
         self._undoing.add(task)
         task.add_done_callback(self._undoing.discard)
@@ -207,7 +207,7 @@ class BindClient:
                 )
             except AlreadyExists:
                 del undo.made[name]
-                raise _LookAgain from None
+                raise _SetChanged from None
             made = decode_device(raw)
             undo.made[name] = made.uid
             devices[name] = made
@@ -215,12 +215,12 @@ class BindClient:
     async def _attach(
         self, wanted: DeviceSet, name: str, device: Device | None, request: BindRequest, undo: Undo
     ) -> None:
-        """Write attachment and request to one device. A conflict is no reason to try again blindly: the device
-        is read and has to be free still (B1, B6)."""
+        """Write the attachment and the request to one device. After a conflict the device is read again and must still
+        be free (B1, B6)."""
         attachment = Attachment(wanted.vmi_name, request.id, request.requested_at)
         for _ in range(ATTEMPTS):
             if device is None:
-                raise _LookAgain
+                raise _SetChanged
             try:
                 body = attach_body(device, attachment, request)
                 await undo.send(self._cluster.patch(DEVICE, wanted.namespace, name, body, subresource="status"))
@@ -233,7 +233,7 @@ class BindClient:
             if device is not None and carries(device, request.id):
                 return
             if self._availability(wanted, name, device).availability is not Availability.FREE:
-                raise _LookAgain
+                raise _SetChanged
         raise Denied(
             Reason.DEVICE_ATTACHED,
             f"GPUDevice {wanted.namespace}/{name} is being changed by someone else; try again in a moment",
@@ -244,7 +244,8 @@ class BindClient:
 
 
 def template_body(namespace: str, name: str, template: TemplateReference) -> dict[str, Any]:
-    """A template device. No owner: the VMI has no uid yet, and the binder ends it with its VMI (K2, P5)."""
+    """A template device. It has no owner reference: the VMI has no uid yet, and the binder deletes the device with its
+    VMI (K2, P5)."""
     return {
         "apiVersion": DEVICE.api_version,
         "kind": DEVICE.name,
@@ -259,7 +260,7 @@ def template_body(namespace: str, name: str, template: TemplateReference) -> dic
 
 
 def attach_body(device: Device, attachment: Attachment, request: BindRequest) -> dict[str, Any]:
-    """The status patch of B1, on the version the decision was taken on (B6)."""
+    """The B1 status patch, conditional on the version the decision was based on (B6)."""
     status: dict[str, Any] = {
         "attachment": wire.attachment_body(attachment),
         "bindRequest": wire.request_body(request, device.bind_request),

@@ -1,7 +1,8 @@
-"""The catalog over HTTPS: what a namespace can order and refer to, for whoever may read it there (C1).
+"""Catalog over HTTPS: what a namespace can order and reference, for callers allowed to read it (C1).
 
-Owns who is answered (TokenReview, then SubjectAccessReview on the namespace's devices) and the shape: options as
-Cozystack's forms take them (`value`, `label`, `description`). What is answered is `core.catalog`'s.
+Owns authentication and authorization (TokenReview, then SubjectAccessReview on the namespace's devices) and the
+response format: options as Cozystack forms expect them (`value`, `label`, `description`). The content comes from
+`core.catalog`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class Option(msgspec.Struct, frozen=True):
-    """One choice of a form."""
+    """One form option."""
 
     value: str
     label: str
@@ -58,7 +59,7 @@ class _AccessReview(msgspec.Struct):
 
 
 class Catalog:
-    """The handler of `PATH`. Answers 400, 401, 403 or 503 with a sentence, else the catalog as JSON."""
+    """Handler of `PATH`. Responds with the catalog as JSON, or 400, 401, 403 or 503 with a message."""
 
     def __init__(self, state: PlacementState, cluster: Cluster) -> None:
         self._state = state
@@ -66,26 +67,26 @@ class Catalog:
         self._log = structlog.get_logger("catalog")
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Answer one GET of the catalog."""
+        """Handle a GET of the catalog."""
         namespace = request.match_info["namespace"]
         if not _NAME.fullmatch(namespace):
-            return _say(HTTPStatus.BAD_REQUEST, f"{namespace[:80]!r} is no namespace's name")
+            return _error(HTTPStatus.BAD_REQUEST, f"{namespace[:80]!r} is no namespace's name")
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme != "Bearer" or not token or len(token) > MAX_TOKEN_CHARACTERS:
-            return _say(HTTPStatus.UNAUTHORIZED, "send a bearer token of the Kubernetes API")
+            return _error(HTTPStatus.UNAUTHORIZED, "send a bearer token of the Kubernetes API")
         if not self._state.synced:
-            return _say(HTTPStatus.SERVICE_UNAVAILABLE, "this replica has not read the cluster yet; try again")
+            return _error(HTTPStatus.SERVICE_UNAVAILABLE, "this replica has not read the cluster yet; try again")
         try:
             user = await self._authenticate(token)
             if user is None:
-                return _say(HTTPStatus.UNAUTHORIZED, "the token is not valid")
+                return _error(HTTPStatus.UNAUTHORIZED, "the token is not valid")
             if not await self._may_read(user, namespace):
-                return _say(
+                return _error(
                     HTTPStatus.FORBIDDEN, f"{user.username} may not list {DEVICE.plural} in namespace {namespace}"
                 )
         except ClusterError as error:
             self._log.warning("catalog unavailable", error=error.message)
-            return _say(HTTPStatus.SERVICE_UNAVAILABLE, "the API server does not answer; try again")
+            return _error(HTTPStatus.SERVICE_UNAVAILABLE, "the API server does not answer; try again")
         body = msgspec.json.encode(answer(self._state, namespace))
         return web.Response(body=body, content_type="application/json")
 
@@ -111,7 +112,8 @@ class Catalog:
 
 
 def answer(state: PlacementState, namespace: str) -> dict[str, Any]:
-    """`classes` and `devices` as options; `limits`: class to the most one order may ask for and why not more."""
+    """`classes` and `devices` as options; `limits` maps a class to the maximum count of one order and what limits
+    it."""
     offers = catalog.offers(state, namespace)
     return {
         "classes": [_class_option(found) for found in offers],
@@ -139,5 +141,5 @@ def _device_option(found: Referable) -> Option:
     return Option(found.name, f"{found.name} ({found.display_name}, {units})", f"{found.phase}, {whose}")
 
 
-def _say(status: HTTPStatus, text: str) -> web.Response:
+def _error(status: HTTPStatus, text: str) -> web.Response:
     return web.json_response({"error": text}, status=status)

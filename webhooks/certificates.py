@@ -1,8 +1,8 @@
-"""The serving certificate, read again when its files change, without a restart (W5).
+"""Serving certificate, reloaded without a restart when its files change (W5).
 
-Owns one outer TLS context whose handshakes take the newest pair that could be loaded. A pair is loaded into a
-fresh context first and only then swapped in: a half-written secret (mismatched, empty, cut) leaves the old
-pair serving. Open connections keep the context they were made with. Neighbour: `server` listens with it.
+Owns one outer TLS context whose handshakes use the newest pair that loaded. A pair is loaded into a fresh context and
+then swapped in, so a partially written secret (mismatched, empty or truncated) leaves the old pair serving. Open
+connections keep the context they started with. Neighbour: `server`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from cryptography import x509
 
 
 class Certificates:
-    """`certificate` (PEM chain) and `key` (PEM, not encrypted) on disk, usually symlinks of a mounted secret.
+    """`certificate` (PEM chain) and `key` (PEM, unencrypted) on disk, usually symlinks of a mounted secret.
 
-    `on_error` is called with a sentence each time the files cannot be taken as they are; they are looked at
-    again at the next poll.
+    `on_error` is called with a message each time the files cannot be loaded; the next poll tries again.
     """
 
     def __init__(self, certificate: Path, key: Path, *, on_error: Callable[[str], None]) -> None:
@@ -34,18 +33,18 @@ class Certificates:
 
     @property
     def loaded(self) -> bool:
-        """There is a pair to serve with; until then every handshake fails (W6)."""
+        """Whether a pair is loaded; until then every handshake fails (W6)."""
         return self._current is not None
 
     @property
     def expires_at(self) -> int | None:
-        """End of the serving certificate's validity, ms since the epoch; None before the first load (N4)."""
+        """Expiry of the serving certificate, ms since the epoch; None before the first load (N4)."""
         return self._expires_at
 
     def reload(self) -> bool:
-        """Take the files if they changed and form a pair. True when a new pair serves."""
+        """Load the files if they changed and form a valid pair. Returns whether a new pair is serving."""
         try:
-            # What is compared is read before what is loaded: a change in between is seen at the next poll.
+            # Compute the fingerprint before loading: a change in between is picked up by the next poll.
             found = (self._certificate.read_bytes(), self._key.read_bytes())
             if found == self._seen:
                 return False
@@ -62,8 +61,8 @@ class Certificates:
         return True
 
     async def watch(self, sleep: Callable[[float], Awaitable[None]], poll_seconds: float) -> None:
-        """Reload for ever, every `poll_seconds`. Polling, since a kubelet swaps a directory's symlink and the
-        file a watch would sit on never changes."""
+        """Reload forever, every `poll_seconds`. Polls because a kubelet swaps a directory symlink, which a file watch
+        would miss."""
         while True:
             await asyncio.to_thread(self.reload)
             await sleep(poll_seconds)

@@ -1,4 +1,4 @@
-"""The time as the webhooks use it, handed in so that tests own it."""
+"""Clock of the webhooks, injectable for tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _now() -> int:
 
 
 class Clock(msgspec.Struct, frozen=True):
-    """`now`: ms since the epoch, for what is written down. `monotonic`: seconds, for deadlines."""
+    """`now`: ms since the epoch, for timestamps. `monotonic`: seconds, for deadlines."""
 
     now: Callable[[], int] = _now
     monotonic: Callable[[], float] = time.monotonic

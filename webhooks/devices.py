@@ -1,9 +1,9 @@
-"""W1: the validating webhook of GPUDevices.
+"""W1: validating webhook for GPUDevices.
 
-Owns who may write what on a device's metadata and spec, and asks `checks` whether an order may be made (P1). The
-yes is an early answer, not a hold (P1b). Status is no business of this webhook: no tenant role can write it, and
-the API server drops it on create. A finalizer of ours in a new order is harmless (an exported manifest carries
-it); taking it away is refused, or the units would count as free while a VM uses them.
+Owns who may write which metadata and spec fields of a device, and calls `checks` for new orders (P1). Admission is an
+early answer, not a hold (P1b). Status is out of scope: no tenant role can write it, and the API server drops it on
+create. Our finalizer on a new order is harmless (an exported manifest carries it); removing it is denied, or the units
+would count as free while a VM uses them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class DeviceWebhook:
                 f"namespace {request.namespace} is being deleted and takes no orders; use another namespace",
             )
         if ours and device.metadata.mark == TRUE:
-            # A template is judged with its start (B2); judged here too, its units would be charged twice.
+            # Template devices are checked with their start (B2); checking them here would charge their units twice.
             return
         _refuse_reserved(device, ours)
         if not device.spec.class_name or device.spec.count < 1:

@@ -1,10 +1,9 @@
-"""W2: the mutating webhook that starts a VMI with its GPUs, or says why not.
+"""W2: mutating webhook that starts a VMI with its GPUs or denies it with a reason.
 
-Owns the order of the checks of a start on the VMI's side; `binding` gets the devices, `vmi` reads and patches
-the manifest.
+Owns the order of checks on the VMI side; `binding` obtains the devices, `vmi` reads and patches the manifest.
 
-The raw-name policy is judged here for whoever creates the VMI, KubeVirt's own user included: the admission policy
-leaves the VMIs of those users to this webhook (K4), so nobody else would look.
+The raw resource name policy is enforced here for every creator, including KubeVirt's service accounts: the admission
+policy exempts VMIs of those users (K4).
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from webhooks.view import View
 from webhooks.vmi import VmiManifest, constraints_of, entries_patch, raw_entries, references_of
 
 BIND_SECONDS = 8.0
-"""How long a start waits for the binder (B3); above it a client sees a slow API, below it a busy leader loses
-starts it could have served."""
+"""How long a start waits for the binder (B3). Higher makes the API slow for clients; lower makes a busy leader miss
+starts it could serve."""
 UNDO_SECONDS = 1.0
-"""Kept back of the time the API server gives us, to undo before we answer."""
+"""Reserved from the API server's timeout to undo before answering."""
 
 
 class MachineWebhook:
-    """Mutates CREATE of VMIs that refer to devices (W2). Raises `Denied`."""
+    """Mutates CREATE of VMIs that reference devices (W2). Raises `Denied`."""
 
     def __init__(
         self, view: View, reader: DeviceReader, binding: BindClient, *, bind_seconds: float = BIND_SECONDS
@@ -79,7 +78,7 @@ class MachineWebhook:
 
     async def _start(self, vmi: VmiManifest, wanted: DeviceSet, seconds: float, dry_run: bool) -> Answer:
         if await self._reader.vmi_exists(wanted.namespace, wanted.vmi_name):
-            # The API server answers AlreadyExists; the running VMI's devices are none of this request's (C16).
+            # The API server answers AlreadyExists; the running VMI's devices do not belong to this request (C16).
             return ALLOWED
         wanted = msgspec.structs.replace(
             wanted, orders={name: await self._order(wanted.namespace, name) for name in wanted.held}
@@ -90,14 +89,14 @@ class MachineWebhook:
         return Answer(patch=entries_patch(vmi, units, self._view.effective_names))
 
     async def _order(self, namespace: str, name: str) -> TemplateReference:
-        """What a held device was ordered as."""
+        """Class and count of a held device's order."""
         device = self._reader.cached(namespace, name) or await self._reader.read(namespace, name)
         if device is None:
             raise unknown_device(namespace, name)
         return TemplateReference(device.class_name, device.count)
 
     def _units(self, wanted: DeviceSet) -> list[tuple[str, int]]:
-        """Resource name and units per reference, in order."""
+        """Resource name and unit count of each reference, in order."""
         units = []
         for reference in wanted.references:
             order = reference if isinstance(reference, TemplateReference) else wanted.orders[reference.device]

@@ -1,8 +1,8 @@
-"""W3: the mutating webhook that pins a launcher to the node of its VMI's devices.
+"""W3: mutating webhook that pins a virt-launcher pod to the node of its VMI's devices.
 
-Owns which pods are launchers of VMIs with devices and how a required node affinity is added to what a pod
-already asks. The pin stands on the pod, because KubeVirt rewrites the VMI's own affinity from the VM template.
-Knows nothing of how a node was chosen.
+Owns the detection of launchers of VMIs with devices and the merge of a required node affinity into the pod's own. The
+affinity is set on the pod because KubeVirt overwrites the VMI's affinity from the VM template. Does not know how the
+node was chosen.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class PodWebhook:
 
 
 def _is_launcher(pod: _Pod) -> bool:
-    """Helper pods carry another value of KubeVirt's label, or belong to the launcher instead of the VMI (C25)."""
+    """Helper pods carry a different value of KubeVirt's label, or are owned by the launcher instead of the VMI
+    (C25)."""
     labels = pod.metadata.labels or {}
     if labels.get(KUBEVIRT_LABEL) != LAUNCHER or DEVICES_LABEL not in labels:
         return False
@@ -107,7 +108,7 @@ def _owner(pod: _Pod) -> _Owner | None:
 
 
 def vmi_of(pod: _Pod) -> str:
-    """The VMI a launcher says it belongs to. It proves nothing (R7): the name only selects devices that the
+    """The VMI the launcher claims as its owner. The claim is not trusted (R7): the name only selects devices that the
     binder placed for that VMI in the pod's own namespace."""
     owner = _owner(pod)
     name = owner.name if owner is not None else (pod.metadata.annotations or {}).get(DOMAIN_ANNOTATION, "")
@@ -121,7 +122,7 @@ def vmi_of(pod: _Pod) -> str:
 
 
 def node_of(namespace: str, vmi_name: str, devices: list[Device]) -> str:
-    """The one node of a VMI's devices. Raises `Denied` where there is none, or not one."""
+    """The single node of a VMI's devices. Raises `Denied` if there is none, or more than one."""
     vmi = f"VMI {namespace}/{vmi_name}"
     if not devices:
         raise Denied(Reason.NOT_PLACED, f"{vmi} has no GPU devices attached; restart the VM")
@@ -149,10 +150,10 @@ def node_of(namespace: str, vmi_name: str, devices: list[Device]) -> str:
 
 
 def pin(affinity: msgspec.Raw, node: str) -> tuple[dict[str, Any], ...]:
-    """The JSON patch that requires `node` in every term, () where every term requires it already (C22).
+    """JSON patch that requires `node` in every term, () if every term already does (C22).
 
-    Terms are alternatives, so one without the pin is a way out. A term without expressions and fields matches
-    nothing and stays so; filling it would open it. Preferred terms, pod affinity and the node selector stay.
+    Terms are ORed, so every term needs the pin. A term without expressions and fields matches nothing and is left as
+    is; adding the pin would make it match. Preferred terms, pod affinity and the node selector are kept.
     """
     read = read_object(affinity, _Affinity | None, "object.spec.affinity")  # type: ignore[arg-type]
     required = read.node_affinity.required if read is not None and read.node_affinity is not None else None

@@ -1,7 +1,7 @@
-"""Refusals of this replica go into its journal before they are answered, so that each can be explained (J7).
+"""Records this replica's denials in its journal before they are answered, so that each can be explained (J7).
 
-Owns what of a refused request is kept: the subject, the reason and what was asked for in the model's own values,
-never the manifest (J3). A dry run leaves nothing (B5).
+Owns what is kept of a denied request: subject, reason and requested values in the model's types, never the manifest
+(J3). Dry runs are not recorded (B5).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class _Order(msgspec.Struct):
 
 
 def wanted_of_order(request: Request) -> tuple[str, StartRequest]:
-    """(name, what was asked for) of a GPUDevice."""
+    """(name, requested values) of a GPUDevice."""
     order = read_object(request.object, _Order)
     return order.metadata.name, StartRequest(templates=((order.spec.class_name, order.spec.count),))
 
 
 def wanted_of_start(request: Request) -> tuple[str, StartRequest]:
-    """(name, what was asked for) of a VMI."""
+    """(name, requested values) of a VMI."""
     vmi = read_object(request.object, VmiManifest)
     references = references_of(vmi)
     return vmi.metadata.name, StartRequest(
@@ -53,7 +53,7 @@ def wanted_of_start(request: Request) -> tuple[str, StartRequest]:
 
 
 class Recording:
-    """A webhook whose refusals are recorded."""
+    """A webhook whose denials are recorded."""
 
     def __init__(
         self,
@@ -95,11 +95,11 @@ RECORDED = {
     "/admit/devices": (DEVICE.name, wanted_of_order),
     "/admit/machines": (VMI.name, wanted_of_start),
 }
-"""The paths whose refusals are recorded: orders and starts."""
+"""Paths whose denials are recorded: orders and starts."""
 
 
 def recording(routes: dict[str, Webhook], record: Callable[[AdmissionRefused], None]) -> dict[str, Webhook]:
-    """The routes with their refusals recorded."""
+    """Wrap the routes so that their denials are recorded."""
     return {
         path: Recording(webhook, *RECORDED[path], record) if path in RECORDED else webhook
         for path, webhook in routes.items()

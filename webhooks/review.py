@@ -1,7 +1,7 @@
-"""AdmissionReview v1: the request as far as the webhooks read it, the answer as the API server expects it.
+"""AdmissionReview v1: decodes the request fields the webhooks read, encodes the response.
 
-Owns decoding (W5: anything malformed becomes a clean denial or a 4xx, unknown fields are tolerated) and the
-answer's JSON. Knows nothing of GPUs or of HTTP.
+Owns decoding (W5: malformed input becomes a denial or a 4xx, unknown fields are tolerated) and the response JSON. Knows
+nothing of GPUs or HTTP.
 Source: https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
 """
 
@@ -16,9 +16,9 @@ import msgspec
 from reconciler.core.model.vocabulary import Reason
 
 MAX_REVIEW_BYTES = 3 * 1024 * 1024
-"""etcd's limit on a request is 1.5 MiB; a review carries at most the object twice."""
+"""etcd limits a request to 1.5 MiB; a review carries the object at most twice."""
 MAX_MESSAGE_CHARACTERS = 4000
-"""A denial is shown on terminals and kept in events of at most 1 KiB; more helps nobody."""
+"""Denials are shown in terminals and stored in Events of at most 1 KiB."""
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
@@ -31,8 +31,8 @@ class UserInfo(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True, rename="camel"):
-    """`request` of a review. `object` and `old_object` stay raw until a webhook knows their kind; a dry run
-    writes nothing (B5)."""
+    """`request` of a review. `object` and `old_object` stay raw until a webhook decodes them; a dry run writes nothing
+    (B5)."""
 
     uid: str
     operation: str
@@ -62,7 +62,7 @@ class _OnlyUid(msgspec.Struct, frozen=True):
 
 
 class Denied(Exception):
-    """The answer is no. `code` is the HTTP status a client sees."""
+    """The request is denied. `code`: HTTP status returned to the client."""
 
     def __init__(self, reason: Reason | str, message: str, code: int = HTTPStatus.FORBIDDEN) -> None:
         super().__init__(message)
@@ -72,8 +72,7 @@ class Denied(Exception):
 
 
 class MalformedReview(Exception):
-    """Not a review this webhook can answer. `uid` is "" where not even that could be read: only an HTTP 400
-    is left."""
+    """The body is not a valid review. `uid` is "" if not even that could be decoded; the response is then HTTP 400."""
 
     def __init__(self, message: str, uid: str = "") -> None:
         super().__init__(message)
@@ -82,7 +81,7 @@ class MalformedReview(Exception):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A yes with its JSON patch (RFC 6902 operations) and warnings; a no is `Denied`."""
+    """The request is allowed, with a JSON patch (RFC 6902 operations) and warnings; a denial is `Denied`."""
 
     patch: tuple[dict[str, Any], ...] = ()
     warnings: tuple[str, ...] = ()
@@ -95,11 +94,11 @@ _only_uid = msgspec.json.Decoder(_OnlyUid)
 
 
 def read_review(body: bytes) -> Request:
-    """The request of a review. Raises `MalformedReview` with the position the decoder gives."""
+    """Decode the request of a review. Raises `MalformedReview` with the decoder's position."""
     try:
         review = _reviews.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedReview(f"the body is no AdmissionReview: {_why(error)}", _uid(body)) from None
+        raise MalformedReview(f"the body is no AdmissionReview: {_describe(error)}", _uid(body)) from None
     if review.api_version != API_VERSION or review.kind != KIND:
         raise MalformedReview(
             f"expected {KIND} of {API_VERSION}, got {review.kind[:60]!r} of {review.api_version[:60]!r}",
@@ -117,25 +116,24 @@ def _uid(body: bytes) -> str:
         return ""
 
 
-def _why(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 def read_object(raw: msgspec.Raw, wanted: type[Wanted], field: str = "object") -> Wanted:
-    """An object of a review in the shape a webhook reads. Raises `Denied` naming the field that does not
-    fit."""
+    """Decode an object of a review into the given type. Raises `Denied` naming the invalid field."""
     try:
         return msgspec.json.decode(raw, type=wanted)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Denied(
             Reason.MALFORMED_REVIEW,
-            f"request.{field} cannot be read: {_why(error)}; correct that field",
+            f"request.{field} cannot be read: {_describe(error)}; correct that field",
             HTTPStatus.BAD_REQUEST,
         ) from None
 
 
 def render_allowed(uid: str, answer: Answer) -> bytes:
-    """The review that says yes."""
+    """Encode an allowing review."""
     response: dict[str, Any] = {"uid": uid, "allowed": True}
     if answer.patch:
         response["patchType"] = "JSONPatch"
@@ -146,7 +144,7 @@ def render_allowed(uid: str, answer: Answer) -> bytes:
 
 
 def render_denied(uid: str, denied: Denied) -> bytes:
-    """The review that says no: HTTP code, stable reason, and `REASON: sentence` for people."""
+    """Encode a denying review: HTTP code, stable reason, and `REASON: message`."""
     message = f"{denied.reason}: {denied.message}"
     if len(message) > MAX_MESSAGE_CHARACTERS:
         message = message[: MAX_MESSAGE_CHARACTERS - 1] + "…"

@@ -1,6 +1,6 @@
-"""Every webhook of a replica, put together over one state and one cluster.
+"""Assembles all webhooks of a replica over one state and one cluster.
 
-Owns the paths, which the chart's webhook configurations repeat. `reconciler.main` calls it and serves the result.
+Owns the paths, which the chart's webhook configurations repeat. Called by `runtime.serve`, which serves the result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _request_id() -> str:
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """`routes`: path to webhook. `binding`: to be waited for at shutdown (`finish_undoing`)."""
+    """`routes`: path to webhook. `binding`: await its `finish_undoing` at shutdown."""
 
     routes: dict[str, Webhook]
     binding: BindClient
@@ -46,8 +46,7 @@ def admission(
     on_bind: Callable[[str, float], None] = lambda outcome, seconds: None,
     on_conflict: Callable[[], None] = lambda: None,
 ) -> Admission:
-    """The webhooks W1 to W4 over this replica's folded state. `on_bind` and `on_conflict` as in
-    `BindClient`."""
+    """Webhooks W1 to W4 over this replica's state. `on_bind` and `on_conflict`: see `BindClient`."""
     reader = DeviceReader(cluster, state)
     binding = BindClient(
         cluster,

@@ -1,7 +1,7 @@
-"""The HTTPS server of the webhooks: routes, deadlines, size limits, readiness, drain.
+"""HTTPS server of the webhooks: routes, deadlines, size limits, readiness, drain.
 
-Owns everything between the socket and a webhook: a review in, an answer, a clean denial or a 4xx out, never a
-crash or a hang (W5). Knows nothing of GPUs. Neighbours: `certificates` (TLS), `review` (the JSON).
+Owns everything between the socket and a webhook: every review gets an answer, a denial or a 4xx, never a crash or a
+hang (W5). Knows nothing of GPUs. Neighbours: `certificates` (TLS), `review` (JSON).
 """
 
 from __future__ import annotations
@@ -29,36 +29,34 @@ from webhooks.review import (
 )
 
 DEFAULT_TIMEOUT_SECONDS = 10.0
-"""What Kubernetes registers where a configuration names no timeout; taken where a call names none."""
+"""Kubernetes' default webhook timeout, used if the call carries none."""
 MARGIN_SECONDS = 0.5
-"""We answer this long before the API server stops listening: an answer that arrives late is an error without
-a reason."""
+"""Answer this long before the API server's timeout: a late answer surfaces as an error without a reason."""
 
 DRAIN_SECONDS = 30.0
-"""The longest timeout Kubernetes lets a webhook register: no review can run longer."""
+"""Maximum timeout of a webhook configuration; upper bound of any review."""
 
 ALLOWED_OUTCOME = "Allowed"
 FAILED_OUTCOME = "Failed"
 
 
 Page = Callable[[web.Request], Awaitable[web.Response]]
-"""What is served beside the webhooks, to GET."""
+"""Pages served beside the webhooks, GET only."""
 
 
 class Webhook(Protocol):
-    """One admission webhook. Raises `Denied`; anything else it raises is our fault."""
+    """One admission webhook. Raises `Denied`; any other exception is an internal error."""
 
     async def __call__(self, request: Request, seconds: float) -> Answer:
-        """`seconds`: how long the answer may take."""
+        """`seconds`: time limit of the answer."""
         ...
 
 
 class Server:
     """Serves the webhooks of `routes` (path to webhook) over TLS.
 
-    `ready`: the caches are synced (W6). `pages`: further paths, to be read.
-    `on_answer(path, outcome)`: counts; outcome is `Allowed`, a `Reason`,
-    or `Failed` for a fault of ours.
+    `ready`: the caches are synced (W6). `pages`: further GET paths. `on_answer(path, outcome)` is called for each
+    answer with `Allowed`, a `Reason`, or `Failed` for an internal error.
     """
 
     def __init__(
@@ -83,7 +81,7 @@ class Server:
 
     @property
     def ready(self) -> bool:
-        """A certificate is loaded, the caches are synced and no shutdown is under way (W6, N1)."""
+        """Whether a certificate is loaded, the caches are synced and no shutdown is in progress (W6, N1)."""
         return self._certificates.loaded and self._ready() and not self._draining
 
     def application(self) -> web.Application:
@@ -105,13 +103,13 @@ class Server:
         certificate_poll_seconds: float = 10.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> int:
-        """Listen; returns the port (of use where 0 was asked for). Serves handshakes once a certificate is
-        there, which may be later. Raises OSError where the address is taken."""
+        """Listen and return the port (useful if 0 was requested). Handshakes fail until a certificate is loaded. Raises
+        OSError if the address is in use."""
         self._certificates.reload()
         self._polling = asyncio.create_task(
             self._certificates.watch(sleep, certificate_poll_seconds), name="certificates"
         )
-        # A client that went away gets no VM: its start is undone at once, not after the bind deadline.
+        # Cancel the handler when the client disconnects: its start is undone immediately, not after the bind deadline.
         self._runner = web.AppRunner(
             self.application(), handler_cancellation=True, access_log=None, shutdown_timeout=DRAIN_SECONDS
         )
@@ -123,8 +121,8 @@ class Server:
     async def drain(
         self, *, linger_seconds: float = 0.0, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:
-        """Stop being ready, serve `linger_seconds` longer while the Service forgets this pod, then stop
-        accepting and let running reviews finish (N1)."""
+        """Become unready, keep serving for `linger_seconds` while endpoints are updated, then stop accepting and let
+        running reviews finish (N1)."""
         self._draining = True
         await sleep(linger_seconds)
         if self._polling is not None:
@@ -199,7 +197,7 @@ class Server:
         return _json(render_allowed(review.uid, answer))
 
     def _denied(self, path: str, uid: str, denied: Denied, about: Mapping[str, str]) -> web.Response:
-        """`about`: the namespace and name of what is denied, as far as they could be read."""
+        """`about`: namespace and name of the denied object, as far as known."""
         self._on_answer(path, denied.reason)
         said = {**about, "reason": str(denied.reason), "message": denied.message}
         self._log.info("denied", webhook=path, review=uid, **said)
@@ -207,8 +205,8 @@ class Server:
 
 
 def answer_within(timeout: str) -> float:
-    """Seconds we may take, from the `timeout` the API server puts on the call (a Go duration such as `10s`,
-    `1m0s`, `500ms`), less a margin."""
+    """Time limit in seconds: the call's `timeout` parameter (a Go duration such as `10s`, `1m0s`, `500ms`) less a
+    margin."""
     seconds = _go_duration(timeout)
     if seconds is None or seconds <= 0:
         seconds = DEFAULT_TIMEOUT_SECONDS

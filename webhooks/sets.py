@@ -1,11 +1,11 @@
-"""The set of devices one start wants, and where each of them stands.
+"""The set of devices a start needs, and the availability of each.
 
-Owns the names of template devices and the reading of a device's protocol fields from a webhook's side (B1, B4).
-Pure; neighbours: `binding` acts on it, `checks` says why a device cannot be used.
+Owns the names of template devices and the webhook's reading of a device's bind protocol fields (B1, B4). Pure.
+Neighbours: `binding` acts on the result, `checks` explains why a device cannot be used.
 
-The names of a VMI's template devices depend on the VMI's name and their place in the annotation alone. Creating
-one is therefore the lock against a second, concurrent or repeated start of the same VMI (B4, C17): whoever
-comes later finds the devices of the first instead of making more.
+The name of a template device depends only on the VMI's name and the reference's index in the annotation. Creating it is
+therefore the lock against concurrent or repeated starts of the same VMI (B4, C17): a later start finds the existing
+devices instead of creating more.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from webhooks.review import Denied
 from webhooks.view import CheckDevice
 
 _NAME_CHARACTERS = 40
-"""Of the VMI's name in a template device's: with the rest below 63 characters, as labels and hostnames ask."""
+"""Length of the VMI name prefix in a template device's name; keeps the whole within 63 characters, the limit of labels
+and hostnames."""
 
 
 class DeviceSet(msgspec.Struct, frozen=True, kw_only=True):
-    """All devices a VMI refers to, with what it asks of its node. `orders`: what each held device was ordered
-    as when the start was looked at; another object under the same name inherits nothing (R10)."""
+    """All devices a VMI references, with its node constraints. `orders`: class and count of each held device as first
+    read; another object under the same name is not accepted (R10)."""
 
     namespace: str
     vmi_name: str
@@ -43,14 +44,13 @@ class DeviceSet(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def templates(self) -> dict[str, TemplateReference]:
-        """Name of the template device to what it is made from, in the annotation's order."""
+        """Template device name to its template, in annotation order."""
         found = [item for item in self.references if isinstance(item, TemplateReference)]
         return {template_name(self.vmi_name, index): item for index, item in enumerate(found)}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every device name of the set, sorted: the order in which they are written, so that of several
-        starts that want the same devices one always gets through."""
+        """All device names, sorted. Writing in this order ensures that one of several competing starts succeeds."""
         return tuple(sorted({*self.held, *self.templates}))
 
     @property
@@ -58,7 +58,7 @@ class DeviceSet(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.references)
 
     def fits(self, device: Device) -> bool:
-        """The device is of the class and count this start counts with."""
+        """Whether the device has the class and count this start expects."""
         order = self.templates.get(device.name) or self.orders.get(device.name)
         return order is None or (device.class_name, device.count) == (order.class_name, order.count)
 
@@ -68,21 +68,21 @@ class DeviceSet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def template_name(vmi_name: str, index: int) -> str:
-    """Name of a VMI's `index`-th template device. The digest tells long names apart whose beginnings agree."""
+    """Name of a VMI's `index`-th template device. A digest distinguishes long names with a common prefix."""
     digest = hashlib.sha256(vmi_name.encode()).hexdigest()[:8]
     return f"{vmi_name[:_NAME_CHARACTERS].rstrip('-.')}-gpu-{digest}-{index}"
 
 
 class Availability(StrEnum):
-    """Where a device of the set stands."""
+    """Availability of a device of the set."""
 
     MISSING = "Missing"
-    """A template device that has to be made."""
+    """A template device that does not exist yet."""
     FREE = "Free"
     RELEASING = "Releasing"
-    """An earlier run or a broken start of the same VMI left it; the binder is about to release it (P5)."""
+    """Left over from an earlier run or failed start of the same VMI; the binder is about to release it (P5)."""
     REQUESTED = "Requested"
-    """A start of the same VMI name whose VMI has not appeared has it (B4)."""
+    """Held by another start of the same VMI name whose VMI has not appeared (B4)."""
 
 
 class DeviceAvailability(msgspec.Struct, frozen=True):
@@ -93,8 +93,8 @@ class DeviceAvailability(msgspec.Struct, frozen=True):
 def availability_of(
     wanted: DeviceSet, name: str, device: Device | None, seen: Mapping[str, str], check: CheckDevice
 ) -> DeviceAvailability:
-    """Where one device of the set stands. `seen`: device uid to "REQUEST/VMI UID" of an attachment whose VMI has
-    appeared. Raises `Denied` where this start can never have the device as things are."""
+    """Availability of one device. `seen`: device uid to "REQUEST/VMI UID" of attachments whose VMI has appeared. Raises
+    `Denied` if this start cannot get the device in its current state."""
     template = wanted.templates.get(name)
     if device is None:
         if template is not None:
@@ -156,7 +156,7 @@ def _refuse(refusal: Refusal | None) -> None:
 
 
 def belongs(wanted: DeviceSet, device: Device | None, request_id: str) -> bool:
-    """The device carries this request. Raises `Denied` where the request is for another set of devices (C21)."""
+    """Whether the device carries this request. Raises `Denied` if the request is for a different set (C21)."""
     if device is None or device.attachment is None or device.bind_request is None:
         return False
     if device.attachment.request_id != request_id or device.bind_request.id != request_id:
@@ -167,7 +167,7 @@ def belongs(wanted: DeviceSet, device: Device | None, request_id: str) -> bool:
 
 
 def unknown_device(namespace: str, name: str) -> Denied:
-    """A reference to a device that is not in the VMI's namespace."""
+    """Denial for a reference to a device that does not exist in the VMI's namespace."""
     return Denied(
         Reason.UNKNOWN_DEVICE,
         f"GPUDevice {namespace}/{name} does not exist; order it, or correct the name in the VM's annotation",
@@ -175,7 +175,7 @@ def unknown_device(namespace: str, name: str) -> Denied:
 
 
 def held_by_earlier(wanted: DeviceSet, name: str) -> Denied:
-    """A start of the same VMI name that asked for something else still has a device."""
+    """Denial when an earlier start of the same VMI name with other devices or constraints still holds a device."""
     return Denied(
         Reason.DEVICE_ATTACHED,
         f"GPUDevice {wanted.namespace}/{name} is held by an earlier start of {wanted.vmi} that asked for other "

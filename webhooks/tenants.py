@@ -1,7 +1,7 @@
-"""W4: the validating webhook of tenants' GPU budgets.
+"""W4: validating webhook for tenants' GPU budgets.
 
-Owns when a HelmRelease's budgets are looked at: only where it is a tenant's and a GPU budget changes, so that
-nothing else of a tenant ever waits for this controller (N3). What a parent has left is `charges`' answer.
+Owns when a HelmRelease's budgets are checked: only for a tenant's release whose GPU budget changes, so that no other
+tenant operation depends on this controller (N3). The parent's headroom comes from `charges`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class TenantWebhook:
         )
 
     def _budgets(self, release: _Release) -> Budgets:
-        """The budgets a release states; what cannot be read at all is the budgets' own error (R3)."""
+        """The GPU budgets of a release; an unreadable map is reported as the budgets' own error (R3)."""
         try:
             quotas, error = read_quotas(release.spec.values)
         except (ValueError, RecursionError) as broken:

@@ -1,8 +1,8 @@
-"""Taking back what a start wrote (B3).
+"""Rolls back what a start wrote (B3).
 
-Owns the way back of the bind protocol: facts are read, one conditional write is made, and again until the device
-no longer carries the request. An answer of the binder that lands in between makes the write conflict and is taken
-back with the rest; what the binder placed for a device without attachment it releases itself.
+Owns the rollback of the bind protocol: read the device, send one conditional write, repeat until the device no longer
+carries the request. A binder answer that lands in between causes a conflict and is rolled back too; the binder releases
+placements of devices without an attachment.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from webhooks.sets import DeviceSet
 
 
 class Undo:
-    """The way back of one request. `touched`: names that may carry it. `made`: template devices this request
-    created, with their uid ("" where the API server did not answer)."""
+    """Rollback of one request. `touched`: names that may carry it. `made`: template devices it created, with their uid
+    ("" if the API server did not answer)."""
 
     def __init__(
         self,
@@ -49,14 +49,14 @@ class Undo:
         self._writes: list[asyncio.Task[bytes]] = []
 
     async def send(self, write: Coroutine[Any, Any, bytes]) -> bytes:
-        """Send one write of the request. Where the request is cancelled meanwhile, the write still ends, and
-        before anything is read for the way back: else it could land behind it."""
+        """Send one write of the request. If the request is cancelled, the write still completes before the rollback
+        reads anything, or it could land afterwards."""
         task = asyncio.create_task(write)
         self._writes.append(task)
         return await asyncio.shield(task)
 
     async def run(self) -> None:
-        """Take everything back; what cannot be is logged and left to the binder."""
+        """Roll everything back; failures are logged and left to the binder."""
         await asyncio.gather(*self._writes, return_exceptions=True)
         names = sorted({*self.touched, *self.made})
         await asyncio.gather(*(self._take_back(name) for name in names))
@@ -76,7 +76,7 @@ class Undo:
             self._log.error("undo given up, the binder releases the device after its grace time", device=name)
 
     async def _attempt(self, name: str) -> None:
-        """Read the device and take it back. Raises `NotFound` where it is gone, `Conflict` where it moved on."""
+        """Read the device and roll it back. Raises `NotFound` if it is gone, `Conflict` if it changed."""
         device = await self._reader.read(self._wanted.namespace, name)
         if device is None:
             return
@@ -87,13 +87,13 @@ class Undo:
             raise
 
     async def _step(self, name: str, device: Device) -> None:
-        """One conditional write, or none where the device does not carry the request."""
+        """At most one conditional write; none if the device does not carry the request."""
         carries = device.attachment is not None and device.attachment.request_id == self.request_id
         if name in self._wanted.templates:
             ours = carries or (device.attachment is None and self.made.get(name) in ("", device.uid))
             if not ours or device.deleting is not None:
                 return
-            # A grant that has landed since goes with the device; another start's attachment must not.
+            # A grant that landed since is deleted with the device; another start's attachment must not be.
             version = "" if carries else device.resource_version
             await self._cluster.delete(
                 DEVICE,
@@ -106,7 +106,7 @@ class Undo:
 
 
 def detach_body(device: Device) -> dict[str, Any]:
-    """The status patch that gives a device back; its hold stays. Placement is the binder's to clear (B2)."""
+    """Status patch that detaches the device; its hold is kept. The binder clears the placement (B2)."""
     status: dict[str, Any] = {"attachment": None, "bindRequest": None, "bindAnswer": None}
     if device.phase in (Phase.ATTACHED, Phase.BOUND):
         status["phase"] = Phase.HELD.value

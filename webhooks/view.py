@@ -1,8 +1,7 @@
-"""What the webhooks may ask of the folded state, and nothing more.
+"""Read-only view of the state for the webhooks.
 
-`PlacementState` in `reconciler.core.state` satisfies it. A webhook never changes the state and never sees how it came
-to be. The checks are passed in as functions bound to the same state, so that webhook and binder share one list of
-refusals (P1).
+`PlacementState` in `reconciler.core.state` implements it. Webhooks never change the state. The checks are passed in as
+functions bound to the same state, so that webhook and binder share one list of refusals (P1).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from reconciler.core.tenancy.charges import ChargeTree
 
 
 class View(Protocol):
-    """The read side of the state. Properties are facts of this moment; objects are frozen values."""
+    """Read side of the state. Properties reflect the current state; objects are immutable."""
 
     @property
     def synced(self) -> bool: ...
@@ -37,12 +36,12 @@ class View(Protocol):
 
     @property
     def now(self) -> int:
-        """The time of the last thing folded, ms."""
+        """Time of the last folded event, ms."""
         ...
 
     @property
     def class_resources(self) -> Mapping[str, str]:
-        """Class name to the resource name it sells or sold."""
+        """Class name to its current and former resource names."""
         ...
 
     @property
@@ -51,7 +50,7 @@ class View(Protocol):
     def device(self, namespace: str, name: str) -> Device | None: ...
     def devices_of_vmi(self, namespace: str, vmi_name: str) -> list[Device]: ...
     def settled(self, device: Device) -> bool:
-        """The API server has shown this value: no write of ours on it is only assumed (J4)."""
+        """Whether the API server has confirmed this value, that is, it contains no assumed write of ours (J4)."""
         ...
 
     def gpu_class(self, name: str) -> GpuClass | None: ...
@@ -61,13 +60,13 @@ class View(Protocol):
 
 
 class CheckOrder(Protocol):
-    """`checks.check_order` bound to the state: may this order be made (P1)."""
+    """`checks.check_order` bound to the state: whether an order is allowed (P1)."""
 
     def __call__(self, namespace: str, class_name: str, count: int) -> Refusal | None: ...
 
 
 class CheckStart(Protocol):
-    """`checks.check_start` bound to the state: can this set start now (an early answer, B2 decides)."""
+    """`checks.check_start` bound to the state: whether a set can start now (an early answer; B2 decides)."""
 
     def __call__(
         self,
@@ -80,6 +79,6 @@ class CheckStart(Protocol):
 
 
 class CheckDevice(Protocol):
-    """Why a device cannot be part of a VMI's start, None where it can."""
+    """Why a device cannot be part of a VMI's start, None if it can."""
 
     def __call__(self, vmi_name: str, device: Device) -> Refusal | None: ...

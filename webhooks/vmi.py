@@ -1,9 +1,8 @@
-"""A VirtualMachineInstance as the webhook reads and changes it: references, what it asks of its node, its GPU
-entries.
+"""VirtualMachineInstance as the webhook reads and patches it: references, node constraints, GPU entries.
 
-Owns the JSON of a VMI and the names of our entries. Pure. Our entries are told by their name and by naming an
-effective GPU: such an entry in a manifest, exported from a running VM or written by hand, proves nothing and is
-replaced by what this start was given (C21).
+Owns the JSON of a VMI and the names of our entries. Pure. An entry is ours if its name matches and its device name is
+an effective GPU. Such an entry in a submitted manifest, exported or hand-written, proves nothing and is replaced by
+what this start was granted (C21).
 """
 
 from __future__ import annotations
@@ -90,14 +89,14 @@ class _Spec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class VmiManifest(msgspec.Struct, frozen=True):
-    """A VMI in a review; null is as good as absent, as everywhere in Kubernetes."""
+    """A VMI in a review; null equals absent, as everywhere in Kubernetes."""
 
     metadata: _Metadata = _Metadata()
     spec: _Spec = _Spec()
 
     @property
     def marked(self) -> bool:
-        """It carries the label that says it refers to devices (K1)."""
+        """Whether it carries the label that marks references to devices (K1)."""
         return DEVICES_LABEL in (self.metadata.labels or {})
 
     @property
@@ -114,8 +113,7 @@ class VmiManifest(msgspec.Struct, frozen=True):
 
 
 def references_of(vmi: VmiManifest) -> tuple[Reference, ...]:
-    """The VMI's references (K1). Raises `Denied` where the label stands without its annotation, or with one that
-    cannot be read."""
+    """The VMI's references (K1). Raises `Denied` if the label is set but the annotation is missing or malformed."""
     text = (vmi.metadata.annotations or {}).get(DEVICES_ANNOTATION)
     if text is None:
         raise Denied(
@@ -130,7 +128,7 @@ def references_of(vmi: VmiManifest) -> tuple[Reference, ...]:
 
 
 def constraints_of(vmi: VmiManifest) -> Constraints:
-    """What the VMI asks of its node (P2). Raises `Denied` for memory that is no quantity."""
+    """The VMI's node constraints (P2). Raises `Denied` if its memory is not a quantity."""
     affinity = vmi.spec.affinity and vmi.spec.affinity.node_affinity
     required = affinity.required if affinity else None
     return Constraints(
@@ -152,7 +150,7 @@ def _term(term: _Term) -> Term:
 
 
 def _memory(domain: _Domain) -> int:
-    """Guest memory in bytes: what the guest is promised, else what the pod asks for; 0 where neither stands."""
+    """Guest memory in bytes, else the memory request; 0 if neither is set."""
     guest = domain.memory.guest if domain.memory is not None else None
     field = "spec.domain.memory.guest"
     if guest is None:
@@ -165,7 +163,7 @@ def _memory(domain: _Domain) -> int:
 
 
 def raw_entries(vmi: VmiManifest, effective: frozenset[str]) -> list[str]:
-    """Where the VMI asks for a GPU by its resource name instead of by a device, as `path: name` (R1, V1)."""
+    """Requests for a GPU by resource name instead of by device, as `path: name` (R1, V1)."""
     found = [
         f"spec.domain.devices.{field}[{index}]: {entry['deviceName']}"
         for field, entries in (("gpus", vmi.gpus), ("hostDevices", vmi.host_devices))
@@ -177,12 +175,12 @@ def raw_entries(vmi: VmiManifest, effective: frozenset[str]) -> list[str]:
         found += [
             f"spec.domain.resources.{field}: {name}"
             for name in sorted(amounts)
-            if name in effective and _asks(amounts[name])
+            if name in effective and _nonzero(amounts[name])
         ]
     return found
 
 
-def _asks(amount: Quantity) -> bool:
+def _nonzero(amount: Quantity) -> bool:
     try:
         return quantity(amount) != 0
     except QuantityError:
@@ -202,11 +200,11 @@ def _ours(entry: Mapping[str, Any], effective: frozenset[str]) -> bool:
 def entries_patch(
     vmi: VmiManifest, units: Iterable[tuple[str, int]], effective: frozenset[str]
 ) -> tuple[dict[str, Any], ...]:
-    """The JSON patch that gives the VMI one `gpus` entry per unit (W2), () where it has them already (C21).
+    """JSON patch that sets one `gpus` entry per unit (W2), () if they are all present (C21).
 
-    `units`: per reference, in order, the resource name and the number of units. An entry's name depends on the
-    reference's place and the unit alone, so a second call, on another replica or on an exported manifest, comes
-    to the same list. Never a `resources` key: KubeVirt sums both.
+    `units`: resource name and unit count of each reference, in order. An entry's name depends only on the reference
+    index and the unit, so a second call, on another replica or on an exported manifest, gives the same list. Never sets
+    `resources`: KubeVirt adds both.
     """
     kept = [entry for entry in vmi.gpus if not _ours(entry, effective)]
     taken = {entry.get("name") for entry in (*kept, *vmi.host_devices)}
@@ -236,7 +234,7 @@ def _free_name(name: str, taken: set[Any]) -> str:
 
 
 def _add_gpus(vmi: VmiManifest, gpus: list[dict[str, Any]]) -> dict[str, Any]:
-    """The operation at the deepest parent that exists; `add` on a member replaces it (RFC 6902)."""
+    """The operation at the deepest existing parent; `add` on an existing member replaces it (RFC 6902)."""
     if vmi.spec.domain is None:
         return {"op": "add", "path": pointer("spec", "domain"), "value": {"devices": {"gpus": gpus}}}
     if vmi.spec.domain.devices is None:
