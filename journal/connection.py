@@ -1,7 +1,7 @@
-"""One SQLite connection to a journal file, its transactions, and its errors told as a journal's.
+"""SQLite connection to a journal file: transactions, and SQLite errors mapped to journal errors.
 
-Owns how the file is opened, by writers and by readers, and when space goes back to the disk. Calls may come
-from any thread; one at a time is let through. Knows no table.
+Owns how writers and readers open the file, and when free space is returned to the disk. Thread-safe; calls are
+serialized. Knows no table.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""A journal's files on disk: who may write them, whether they are ours at all, and moving them aside.
+"""Journal files on disk: writer lock, file validation, and moving damaged files aside.
 
-Everything here works on raw bytes and names, before SQLite is allowed near the file: a file that is not ours
-is never written to. Knows the first bytes of SQLite's two file formats
-(https://www.sqlite.org/fileformat2.html) and nothing of what the tables hold.
+Works on raw bytes and names before SQLite opens the file: a foreign file is never written to. Knows the first bytes of
+SQLite's two file formats (https://www.sqlite.org/fileformat2.html) and nothing of the tables' content.
 """
 
 from __future__ import annotations

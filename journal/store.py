@@ -1,8 +1,7 @@
-"""What a journal can do, how it fails, and the journal that lives in memory (J1, J6).
+"""The `Journal` protocol, its errors, and the in-memory journal (J1, J6).
 
-Owns the `Journal` protocol, its errors, and the numbering both journals share. Knows nothing of files
-(`sqlite`) and nothing of what the events mean. `seq` starts at 1 and grows by one; times are integer
-milliseconds since the Unix epoch, UTC; sizes are bytes.
+Owns the sequence numbering that both journals share. Knows nothing of files (`sqlite`) or of what events mean. `seq`
+starts at 1 and grows by one; times are integer milliseconds since the Unix epoch, UTC; sizes are bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the binder itself remembers of an attachment: for which VMI it was made, and since when it is known.
+"""Tracks which VMI each attachment was made for and when it was first seen.
 
-Both are facts no object carries: a VMI's name can be given again, and another machine's clock is not ours. When an
-attachment ends is `repairs`'.
+No object carries either fact: VMI names can be reused and other machines' clocks cannot be trusted. `repairs` decides
+when an attachment ends.
 """
 
 from __future__ import annotations

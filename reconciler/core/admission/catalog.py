@@ -1,7 +1,7 @@
-"""What a namespace can order and refer to right now, and what stops it from more (C1).
+"""What a namespace can order and reference now, and what limits it (C1).
 
-Owns no rule: the number is the largest count that `checks.check_order` lets pass, the limit is what it says of one
-more. Neighbour: `webhooks.catalog` serves it.
+Has no rules of its own: `orderable` is the largest count that `checks.check_order` accepts, `limit` its refusal of one
+more. Served by `webhooks.catalog`.
 """
 
 from __future__ import annotations

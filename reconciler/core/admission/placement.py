@@ -1,8 +1,8 @@
-"""Which node a set gets, and why every other node lost (P2, P3).
+"""Selects the node for a set and explains why each other node was rejected (P2, P3).
 
-Owns the choice: candidates, the order among them, and that every unplaced hold can still be packed afterwards.
-Reads the node accounts (`capacity`), the constraints (`fitting`) and the proof (`packing`). The choice is
-deterministic: the node left with the least free units, then the first by name.
+Owns candidate selection, scoring order and the check that every unplaced hold can still be packed afterwards. Uses node
+accounts (`capacity`), constraints (`node_filter`) and packing (`packing`). Deterministic: picks the node left with the
+fewest free units, ties broken by name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a VMI's devices cover of its launchers' requests, and what is left as raw usage.
+"""Which of its launchers' GPU requests a VMI's devices cover, and what remains as raw usage.
 
-Owns R7, R8 and R9's absent launchers; one reader for budgets, one for node capacity, and nobody else asks.
-Knows nothing of classes: a device comes with its resource name ("" where its class is not known).
+Owns R7, R8 and R9's absent launchers, with one function for budgets and one for node capacity. Knows nothing of
+classes: each device comes with its resource name ("" where its class is unknown).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Nodes by the labels that starts ask for, so that a start which names its zone looks at no other (P2).
+"""Index of nodes by requested labels, so that a start which selects a zone scans only that zone (P2).
 
-Owns a bound, not an answer: nodes outside it certainly do not match, those inside are still judged (`fitting`).
-A label is indexed from the first time it is asked for; what is indexed never changes a decision.
+Returns a superset: nodes outside it certainly do not match; nodes inside are still filtered (`node_filter`). A label
+key is indexed on first use; the index never changes a decision.
 """
 
 from __future__ import annotations

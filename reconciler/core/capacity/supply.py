@@ -1,7 +1,7 @@
-"""What a node serves of each resource name, as its agent's report or its allocatable says.
+"""Units a node serves of each resource name, from its agent's report or its allocatable.
 
-Owns the sums over an agent's report: healthy functions, slots in use, and how much the types that share a
-card still allow (O3, R5). Knows nothing of placements: the caller passes how many units are taken (`node_units`).
+Owns the sums over an agent's report: healthy functions, slots in use, and what types sharing a card can still provide
+(O3, R5). Knows nothing of placements: the caller passes the units in use (`node_units`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What usage is filed under and the subject itself does not say: the class's resource name, the tenants above.
+"""Attributes usage to a resource name and to tenants, which the metered object itself does not carry.
 
-Remembers the last answer per namespace and class, so that a change is noticed once and only what it concerns is
-looked at again.
+Caches the last result per namespace and class, so that a change is detected once and only affected subjects are
+reprocessed.
 """
 
 from __future__ import annotations

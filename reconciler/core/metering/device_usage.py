@@ -1,7 +1,7 @@
-"""What a device's status says about its use: what it has, since when, and how one value follows another (U1).
+"""Derives a device's usage from its status: what it uses, since when, and each transition (U1).
 
-Every time comes from the device itself (`phaseSince`, `placement.since`), so that each replica's journal tells the
-same. Owns the steps between two observed values; who holds the timeline is `usage_meter`.
+All times come from the device itself (`phaseSince`, `placement.since`), so that every replica's journal agrees. Owns
+the transitions between two observed values; `meter` keeps the timeline.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The shapes of usage: a moment and what is known of it, what a subject had, from when to when (U1, U2).
+"""Usage intervals: points in time with their uncertainty, metered attributes, open spans and timelines (U1, U2).
 
-Owns how a timeline of one subject is cut. Knows nothing of devices and pods; `usage_devices` and `usage_pods` do.
+Owns how one subject's timeline is split. Knows nothing of devices and pods; `device_usage` and `pod_usage` do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a pod says about its raw use: since when it runs, when it ended, what no device covers (R8, U1b).
+"""Derives a pod's raw usage: when it started, when it ended, which units no device covers (R8, U1b).
 
-Owns the reading of one pod and its launcher's proof; the timeline is kept by `usage_meter`. Coverage itself has
-one reader, `coverage`; here it is asked with the confirmed devices of the VMI that once listed the pod.
+Reads one pod and the proof that it is a launcher; `raw_usage` keeps the timeline. Uses `coverage` with the confirmed
+devices of the VMI that once listed the pod.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The raw use of every pod that asks for a GPU, as it turns out to be (R8, U1b).
+"""Meters raw GPU usage of pods (R8, U1b).
 
-Owns the pods' marks and timelines. A pod's past stays open to revision while it runs: its VMI may list it, a device
-may be seen late. The devices that cover it come from the meter that owns this one.
+Owns the pods' timelines. A running pod's past may be revised: its VMI may list it later, or a device may be observed
+late. The meter that owns this one supplies the covering devices.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the hoster and the platform lay down, as the API writes it: namespaces, the settings ConfigMap, KubeVirt's
-permitted table, tenants' HelmReleases; reduced to the model's structs.
+"""Decodes platform objects into the model's structs: namespaces, the settings ConfigMap, KubeVirt's permitted devices,
+tenants' HelmReleases.
 
-Owns which of their fields are read at all (J3): of a release's values only the quotas. A reduction raises
-`ShapeError` where a value means nothing (R10). Neighbours: `workloads`, `orders`, `wire`.
+Owns which of their fields are read at all (J3): only the quotas of a release's values. Decoding raises `ShapeError` for
+invalid values (R10). Neighbours: `decode_workload`, `decode_gpu`, `wire`.
 """
 
 from __future__ import annotations

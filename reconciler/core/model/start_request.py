@@ -1,4 +1,4 @@
-"""What a refused request asked for, as the journal keeps it, so that the refusal can be explained later (J7)."""
+"""The refused request as recorded in the journal, so that the refusal can be explained later (J7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers and times as text for people."""
+"""Formats numbers and times for people."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the charge tree answers: a refusal, how much is left, and the way up that explains both (R4, J7).
+"""Results of budget checks: refusals, headroom, and the chain of tenants that explains both (R4, J7).
 
-Owns the answers' shapes and sentences. Knows nothing of how they are found: that is `charges`.
+Owns the result types and their messages. `charges` computes them.
 """
 
 from __future__ import annotations
