@@ -125,6 +125,16 @@ class SqliteJournal:
         """The file and its write-ahead log, as they stand on disk."""
         return self._connection.disk_bytes()
 
+    @property
+    def watched_until(self) -> int:
+        """See `Journal.watched_until`."""
+        return int(self._connection.value("SELECT CAST(max(value) AS INTEGER) FROM meta WHERE key = 'watched'") or 0)
+
+    def mark(self, until: int) -> None:
+        """See `Journal.mark`."""
+        with self._connection.transaction():
+            self._connection.run("INSERT OR REPLACE INTO meta (key, value) VALUES ('watched', ?)", (str(until),))
+
     def append(self, events: Sequence[Event], *, at: int, batch: int) -> list[Entry]:
         """See `Journal.append`; synced to disk before it returns."""
         with self._connection.mutex:

@@ -118,6 +118,15 @@ class Journal(Protocol):
     @property
     def size_bytes(self) -> int: ...
 
+    @property
+    def watched_until(self) -> int:
+        """Until when (ms) nothing happened but what is recorded, as `mark` said last; 0 where it never did."""
+        ...
+
+    def mark(self, until: int) -> None:
+        """Says that nothing else happened until then (ms), without an entry (J3)."""
+        ...
+
     def append(self, events: Sequence[Event], *, at: int, batch: int) -> list[Entry]:
         """All of the events or none, durable on return, numbered on from `last_seq`. `at` is raised to
         `last_at` where a clock went back; `batch` may not be less than `last_batch` (ValueError)."""
@@ -180,6 +189,7 @@ class MemoryJournal:
         self._snapshots: list[Snapshot] = []
         self._tail = Tail()
         self._closed = False
+        self.watched_until = 0
 
     @property
     def first_seq(self) -> int:
@@ -201,6 +211,10 @@ class MemoryJournal:
     def size_bytes(self) -> int:
         """Encoded events and snapshots; what the structs take in memory is more."""
         return self._bytes + sum(len(snapshot.payload) for snapshot in self._snapshots)
+
+    def mark(self, until: int) -> None:
+        self._check_open()
+        self.watched_until = until
 
     def append(self, events: Sequence[Event], *, at: int, batch: int) -> list[Entry]:
         self._check_open()

@@ -189,7 +189,8 @@ class _Reader:
             before = entry.at
             for record in self._usage.step(state, entry):
                 yield record, False
-        until = state.now if self._now is None else max(state.now, self._now)
+        watched_until = self._journal.watched_until if state.synced else 0
+        until = max(state.now, watched_until, self._now or 0)
         if self._as_of is not None:
             until = self._as_of if went_on else min(until, max(self._as_of, state.now))
         if since is not None:

@@ -26,6 +26,8 @@ from reconciler.runtime.loop import Loop, Observer
 from reconciler.runtime.restore import state_at
 
 WATCHDOG_SECONDS = 1.0
+MARK_SECONDS = 60.0
+"""How often an idle journal is told until when it is complete (U2)."""
 DRAIN_SECONDS = 10.0
 """How long writes under way may take at a stop; the pod's grace period lies above it (N1)."""
 STUCK_LOOP_SECONDS = 30.0
@@ -224,9 +226,13 @@ class Controller:
 
     async def _watchdog(self) -> None:
         """A leader with a deaf watch decides nothing until it hears again (N7)."""
+        marked = self._timing.timer()
         while True:
             await self._timing.sleep(WATCHDOG_SECONDS)
             deaf = self.informers.unhealthy(self._timing.timer())
+            if self._timing.timer() - marked >= MARK_SECONDS and self.state.synced and not self.loop.backlog:
+                self.journal.mark(min(informer.last_seen for informer in self.informers.of.values()))
+                marked = self._timing.timer()
             if deaf and self._announced is not None:
                 self._end_term(f"deaf: {'; '.join(deaf)}")
                 continue

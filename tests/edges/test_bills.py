@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import csv
 import json
 from io import StringIO
 from pathlib import Path
@@ -12,8 +13,10 @@ from click.testing import CliRunner, Result
 from freezegun import freeze_time
 from rich.console import Console
 
+from journal.sqlite import SqliteJournal
 from reconciler.demo.story import demo
 from reconciler.main import main
+from tests.edges.test_export import story
 
 PERIOD = ("--from", "2026-01-01", "--to", "2026-01-02")
 
@@ -104,3 +107,21 @@ def test_u3_prices_check_tells_everything_that_is_missing_at_once(journal: Path,
     found = run("prices", "check", str(late), str(journal), "-o", "json")
     assert found.exit_code == 1
     assert len(json.loads(found.stdout)["missing"]) == len(used(journal)) == len(found.stderr.splitlines())
+
+
+def test_u2_an_idle_journal_bills_until_its_mark(tmp_path: Path) -> None:
+    """U2, J3: an idle cluster writes no entry, and its held order is billed all the same."""
+    world = story()
+    world.order("d1")
+    path, begin = tmp_path / "journal.db", world.at
+    journal = SqliteJournal(path)
+    for batch, entry in enumerate(world.entries, 1):
+        journal.append([entry.event], at=entry.at, batch=batch)
+    entries = journal.last_seq
+    journal.mark(begin + 40 * 86_400_000)
+    assert journal.last_seq == entries
+    journal.close()
+    period = ("--from", "1970-01-02", "--to", "1970-02-01")
+    found = run("usage", str(path), "--format", "focus", *period)
+    (charge,) = csv.DictReader(StringIO(found.stdout))
+    assert charge["ConsumedQuantity"] == f"{30 * 86_400}.0"
