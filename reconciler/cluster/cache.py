@@ -1,4 +1,4 @@
-"""What was last seen of every object of one kind, and which of it is news.
+"""Cache of the last observed version of each object of one kind; turns raw observations into change events.
 
 Turns lists, watch lines and single reads into journal events, so that an idle cluster makes none (J3). Owns
 the order of facts: a deletion told by absence, a new object under an old name, a read that overtook the watch,
@@ -95,7 +95,7 @@ class ObjectCache:
         return news
 
     def told(self, line: wire.Changed | wire.Removed | wire.Unreadable, now: float, last_seen: int) -> None:
-        """A watch line."""
+        """Apply a watch event."""
         if isinstance(line, wire.Changed):
             item = line.object
             known = self._known.get((item.namespace, item.name))

@@ -1,4 +1,4 @@
-"""Where the API server is and what proves who we are, as the official client's configuration has it.
+"""API server address and credentials, from the official client's configuration.
 
 Owns the order in which a configuration is looked for and the freshness of the token. Knows nothing of requests;
 `kube` sends them.

@@ -1,4 +1,4 @@
-"""One kind followed: list, watch, wait, list again (N7, N8).
+"""List-watch loop for one kind, with backoff and relist (N7, N8).
 
 Owns when to list, when to watch on, how long to wait, and how to notice that a watch has fallen silent. What an
 answer means next to what was known is `cache`' business, what a line holds is `wire`'s.
@@ -46,7 +46,7 @@ class Timing(msgspec.Struct, frozen=True):
 
 
 class Informer:
-    """Follows one kind. One task runs it."""
+    """Informer of one kind; runs as one task."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Every kind the model reads, followed at once, and what liveness may ask of them (R9, N7, N8).
+"""Runs an informer for every kind the model reads and reports their health to liveness (R9, N7, N8).
 
 Owns which kinds and how much of each. How one of them is followed is `informer`'s business.
 """
@@ -21,7 +21,7 @@ __all__ = ["InformerEnded", "Informers", "Timing"]
 
 
 class InformerEnded(RuntimeError):
-    """A kind is no longer followed, for a reason that is not the cluster's: the process must end (C38)."""
+    """An informer ended for a reason other than the cluster: the process must exit (C38)."""
 
 
 class Informers:

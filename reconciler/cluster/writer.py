@@ -1,4 +1,4 @@
-"""Sends the writes of committed decisions and tells the loop what became of them (B6, J4, J5).
+"""Sends the writes of committed decisions and reports their outcomes to the loop (B6, J4, J5).
 
 Owns the pipeline and the meaning of an answer. A conflict is never retried: the object is read again and decided
 anew. A lost answer is: the same write under the same precondition can land only once. Nothing is sent once the

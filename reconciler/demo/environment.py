@@ -1,4 +1,4 @@
-"""A cluster, its players, replicas and virtual time on one stage, for whatever tells a story on it.
+"""Test environment: in-memory cluster, simulated actors, replicas and virtual time.
 
 Owns how a story moves: do something, let everyone react until nothing changes, let time pass. The demo, the
 scenarios and the simulation all play here.

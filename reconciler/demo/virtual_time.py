@@ -1,4 +1,4 @@
-"""Time that moves only when told to: an hour of grace times passes in a moment, in the same order every run.
+"""Virtual time that advances only on request, deterministically.
 
 Owns a clock, a monotonic timer and a sleep that belong together. For everything that runs on the in-memory
 cluster.

@@ -1,4 +1,4 @@
-"""What Linux says of a node's PCI functions: raw facts from sysfs, one value a function (N5, O3).
+"""Reads a node's PCI functions from sysfs as raw facts, one value per function (N5, O3).
 
 Owns the layout of /sys/bus/pci (kernel documentation: ABI/testing/sysfs-bus-pci, sysfs-bus-vfio-mdev, and NVIDIA's
 `nvidia` directory of virtual functions). Only displays of the GPU vendor are read in full; of every other function

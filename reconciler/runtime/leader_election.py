@@ -1,4 +1,4 @@
-"""The lease: at most one replica decides, and each term has a number of its own (J5, C42).
+"""Leader election: at most one replica decides, and each term has its own epoch (J5, C42).
 
 Owns the Lease object and the arithmetic of its deadlines. What a leader does, and what becomes of writes under
 way when a term ends, is the loop's and the writer's business. Takes part in the protocol of client-go's

@@ -1,4 +1,4 @@
-"""The one serialized queue: drain, fold, decide, journal, then write (J1, J4).
+"""Serialized event loop: drain, fold, decide, journal, then write (J1, J4).
 
 Owns the order of things: every event and every decision of a batch is committed to the journal before the first
 write of that batch is sent; writes are pipelined and their outcomes come back as events. Knows nothing of what

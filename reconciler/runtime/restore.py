@@ -1,4 +1,4 @@
-"""The placement state out of the journal: the nearest snapshot and every entry after it, folded (J6).
+"""Restores the placement state from the journal: nearest snapshot plus later entries (J6).
 
 Reads only; works on a journal that is being written. Neighbours: `core.snapshot` for the format.
 """

@@ -1,4 +1,4 @@
-"""What `gpu-binder run` can be told, checked before anything starts.
+"""Options of `gpu-binder run`, validated before anything starts.
 
 Owns the flags' meaning and their limits; every flag is also read from the environment as GPU_BINDER_RUN_FLAG. What
 the model depends on of it becomes `core.objects.Settings` and is journaled.

@@ -1,4 +1,4 @@
-"""Taking gpu-binder out of a cluster so that nothing it leaves behind blocks (N6, C47).
+"""Uninstalls gpu-binder without leaving anything that blocks the cluster (N6, C47).
 
 Owns the order: webhook configurations first (nothing fails closed any more), then the controller (or it would put
 finalizers back), then our finalizers, so that no object and no namespace waits for a controller that is gone. Each

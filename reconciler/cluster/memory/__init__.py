@@ -1,4 +1,4 @@
-"""A cluster in this process, with the API server's manners, and the players around it.
+"""In-memory cluster with API server semantics, and simulated controllers around it.
 
 For the demo, the scenarios and the seeded simulation. `MemoryCluster` is the port, `ecosystem` are virt-api,
 virt-controller, the scheduler and the kubelets.

@@ -1,4 +1,4 @@
-"""Everyone around the product in one hand: the hoster, the tenants, KubeVirt, the scheduler, the kubelets.
+"""Drives all simulated actors: hoster, tenants, KubeVirt, the scheduler and the kubelets.
 
 Owns short words for what people do to a cluster, and `settle_step`, in which every controller acts once. Nothing
 happens between the steps, so a run is the same each time.

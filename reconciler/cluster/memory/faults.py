@@ -1,4 +1,4 @@
-"""What may go wrong between a caller and the cluster, decided call by call by whoever plays fate.
+"""Fault injection between a caller and the cluster, decided per call by a hook.
 
 Owns the shape of a call and of a fault, and the calls that are held. Never decides by itself: with no hook set
 nothing goes wrong, and the same hook gives the same faults.

@@ -1,4 +1,4 @@
-"""KubeVirt's part in a start, played: virt-api's mutating webhook and virt-controller.
+"""Simulated KubeVirt: virt-api's mutating webhook and virt-controller.
 
 Owns what a launcher pod takes over from its VMI and how the VMI's status follows the pod. virt-handler and the
 guest are folded into "the pod runs, so the VMI runs".

@@ -1,4 +1,4 @@
-"""kube-scheduler and the kubelets, played: pods get a node, are admitted or not, and go.
+"""Simulated kube-scheduler and kubelets: pods are scheduled, admitted or rejected, and removed.
 
 Owns when a pod moves on. A kubelet can be held, as on a node that is cut off: its pods then stay as they are.
 """

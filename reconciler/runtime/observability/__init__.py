@@ -1,1 +1,1 @@
-"""What a replica shows of itself: metrics, logs and Kubernetes Events (N4, C13)."""
+"""Observability: metrics, logs and Kubernetes Events (N4, C13)."""

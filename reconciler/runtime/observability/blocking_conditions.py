@@ -1,4 +1,4 @@
-"""What keeps a replica from its work, told when it begins, changes and ends (N4, N7).
+"""Logs conditions that block a replica, once when each starts, changes or clears (N4, N7).
 
 Owns when to speak: a trouble that lasts is one line, not one a retry. What is looked at is the caller's.
 """

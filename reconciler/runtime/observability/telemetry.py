@@ -1,4 +1,4 @@
-"""What the controller measures of itself, on a registry of its own (N4).
+"""Prometheus collector of the controller's metrics, on its own registry (N4).
 
 Owns where each metric's value comes from; names and help texts are `metrics`'. What happens (durations, refusals,
 conflicts) is counted as it happens; what is (units, losses, sizes) is read from the state when it is asked for, so
