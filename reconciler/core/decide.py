@@ -1,9 +1,8 @@
 """decide(state): the next decision, or None when nothing is left to decide (J2, B2).
 
-Owns which question has which answer; each answer is a ladder of early returns. Takes questions off the agenda
-and changes nothing else: the fold of the decision itself, and of the outcomes of its writes, puts new ones.
-`binds` answers requests and orders, `repairs` what nodes and VMIs force, `publish` what is shown to others,
-`turns` which orders are looked at again.
+Owns the dispatch from work item to decision. Pops items from the work queue; has no other side effects: folding the
+decision and the outcomes of its writes adds new items. `binds` decides requests and orders, `repairs` reacts to nodes
+and VMIs, `publish` writes what others read, `requeue` picks the orders to reconsider.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ def decide(state: PlacementState) -> Decision | None:
     """The next decision of the leader. None: nothing to decide, not leading, or a kind was never listed (R9)."""
     if not state.leading or not state.synced:
         return None
-    while (item := state.work_queue.take()) is not None:
+    while (item := state.work_queue.pop()) is not None:
         if state.unfenced and item.kind is not ItemKind.FENCE:
-            state.work_queue.put(item)
+            state.work_queue.add(item)
             return None
         decision = ANSWERS[item.kind](state, item)
         if decision is not None:

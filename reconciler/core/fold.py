@@ -1,8 +1,8 @@
 """fold(state, entry): one branch per event kind; the only way a fact gets into the state (J2).
 
-Owns what an observation means next to a write of ours that is under way: an assumed object stays assumed until
-its outcome is known, an older observation never overwrites a newer write of ours (C41), a conflict puts the
-object aside until it has been read again (B6). Pure: the time is the entry's.
+Owns how an observation combines with our own write in flight: an assumed object stays assumed until the outcome is
+known, an older observation never overwrites a newer write of ours (C41), and a conflict sets the object aside until it
+has been reread (B6). Pure: the time is the entry's.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from reconciler.core.state.placement_state import ABSENT, PendingWrite, Placemen
 from reconciler.core.state.work_queue import ItemKind, WorkItem
 
 RETRY_REJECTED_MILLISECONDS = 30_000
-"""A write the API server refused for good is tried again this much later, in case its rules changed."""
+"""Delay before a write that the API server rejected is decided again, in case its rules have changed."""
 
 RETRY_DROPPED_MILLISECONDS = 1_000
-"""A write that did not go out, or an object that was made by someone else and not seen yet, is decided anew this
-much later: at once would be a storm of decisions while nothing changes."""
+"""Delay before a write that was never sent, or an object created by someone else and not yet observed, is decided
+again; without it an unchanged state would cause a storm of decisions."""
 
 
 def fold(state: PlacementState, entry: Entry) -> None:
-    """Bring the state from before `entry` to after it."""
+    """Advance the state past `entry`."""
     state.seq = entry.seq
     state.now = max(state.now, entry.at)
-    state.work_queue.reach(state.now)
+    state.work_queue.add_due(state.now)
     _BRANCHES[type(entry.event)](state, entry.event)
     state.meter.step(state, entry)
 
@@ -53,9 +53,9 @@ _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
 
 
 def adds_nothing(state: PlacementState, event: events.ObjectObserved) -> bool:
-    """The observation tells the state nothing it does not know: it makes no entry (J3).
+    """Whether the observation is redundant and needs no entry (J3).
 
-    That is an object equal to the one known, an echo of a write under way (but for a deletion, whose answer carries
+    That is an object equal to the known one, an echo of a write in flight (except for a deletion, whose answer carries
     no version), or a version older than our own last write.
     """
     if event.uid in state.stale or (event.kind, event.namespace, event.name) in state.unreadable:
@@ -78,7 +78,7 @@ def adds_nothing(state: PlacementState, event: events.ObjectObserved) -> bool:
 
 
 def _older(version: str, own: str) -> bool:
-    """Versions that are numbers are compared as such; others only by being the same (C41)."""
+    """Numeric versions are compared as numbers; others only for equality (C41)."""
     return version.isdigit() and own.isdigit() and int(version) < int(own)
 
 
@@ -131,8 +131,8 @@ def _fenced(state: PlacementState, uid: str) -> None:
 
 
 def _heed(state: PlacementState, known: Object, seen: Object) -> None:
-    """Another leader fences devices while this replica still believes in its term, as one does whose process was
-    stopped for a while, its timers with it: it decides nothing more (J5)."""
+    """Stand down when another leader fences devices during our term: our process, and with it our lease timer, was
+    suspended (J5)."""
     if state.epoch is None or not isinstance(known, Device) or not isinstance(seen, Device):
         return
     if seen.epoch not in (known.epoch, str(state.epoch)):
@@ -215,7 +215,7 @@ def _acquired(state: PlacementState, event: events.LeadershipAcquired) -> None:
 
 
 def _note_unfenced(state: PlacementState, device: Device) -> None:
-    """A device whose grant an older leader may still have under way has to be touched first (J5)."""
+    """Mark a device for fencing: an older leader may still have a grant for it in flight (J5)."""
     grantable = pending_order(device) or device.phase == Phase.LOST
     if device.bind_request is not None and not grantable:
         whole = state.devices_of_request(device.bind_request.id)
@@ -229,13 +229,13 @@ def _lost_lead(state: PlacementState, event: events.LeadershipLost) -> None:
 
 
 def _time(state: PlacementState, event: events.TimeReached) -> None:
-    """The entry's time is all there is to know."""
+    """Time alone has passed."""
     for key in [key for key, until in state.rejections.items() if until <= state.now]:
         del state.rejections[key]
 
 
 def _refused(state: PlacementState, event: events.AdmissionRefused) -> None:
-    """A webhook's refusal explains; it changes nothing."""
+    """A webhook's refusal is recorded for `explain`; it changes no state."""
 
 
 def _decided(state: PlacementState, event: events.Decided) -> None:
@@ -279,7 +279,7 @@ def _succeeded(state: PlacementState, event: events.WriteSucceeded) -> None:
 
 
 def _take_back(state: PlacementState, key: str, *, stale: bool) -> None:
-    """Forget an assumed write: the object is again as last observed."""
+    """Discard an assumed write: the object reverts to its last observation."""
     pending = state.pending.pop(key)
     address = state.pending_keys.pop(pending.write, None)
     if address is None:
@@ -291,7 +291,7 @@ def _take_back(state: PlacementState, key: str, *, stale: bool) -> None:
             state.stale.add(key)
         index_updates.replace(state, kind, known, decode_object(kind, pending.base))
     else:
-        state.work_queue.put(WorkItem(ItemKind.SETTINGS, 0, ""))
+        state.work_queue.add(WorkItem(ItemKind.SETTINGS, 0, ""))
 
 
 def _pending_key(state: PlacementState, write: str) -> str | None:
@@ -329,7 +329,7 @@ def _dropped(state: PlacementState, event: events.WriteDropped) -> None:
 
 
 def _try_later(state: PlacementState, key: str, write: str, milliseconds: int) -> None:
-    """The object is as it was; what to do about it is asked again when the time is up."""
+    """The object is unchanged; decide again after the delay."""
     kind, namespace, name, _ = state.pending_keys[write]
     state.rejections[key] = state.now + milliseconds
     _take_back(state, key, stale=False)

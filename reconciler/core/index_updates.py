@@ -1,4 +1,4 @@
-"""What one object's change does to the indexes and which questions it opens.
+"""Apply one object's change to the indexes and add the work items that follow.
 
 `replace(state, kind, old, new)` is the only way an object enters or leaves the state. One function per kind,
 each symmetrical in old and new, so that the order in which objects arrive changes nothing (R9).
@@ -45,14 +45,14 @@ from reconciler.core.tenancy import tenants
 
 
 class Dirty(msgspec.Struct):
-    """What has to be counted anew after one event."""
+    """What has to be recounted after one event."""
 
     pods: set[str] = msgspec.field(default_factory=set)
     nodes: set[str] = msgspec.field(default_factory=set)
     names: bool = False
     """The set of effective names may have changed."""
     budgets: bool = False
-    """Budgets have to be parsed anew: a class or the effective names changed."""
+    """Budgets have to be reparsed: a class or the effective names changed."""
     unheld: set[str] = msgspec.field(default_factory=set)
     """Resource names of which a hold ended."""
     uncharged: set[tuple[str, str]] = msgspec.field(default_factory=set)
@@ -60,7 +60,7 @@ class Dirty(msgspec.Struct):
 
 
 def replace(state: PlacementState, kind: str, old: Object | None, new: Object | None) -> None:
-    """Put `new` where `old` was (None: not there) and bring every index up to date."""
+    """Replace `old` with `new` (None: absent) and update every index."""
     objects = state.objects[kind]
     if new is not None:
         objects[(new.namespace, new.name)] = new
@@ -75,19 +75,19 @@ def replace(state: PlacementState, kind: str, old: Object | None, new: Object | 
 
 
 def load(state: PlacementState, kind: str, new: Object) -> None:
-    """Put an object into a state of which `refresh_all` counts everything anew afterwards."""
+    """Insert an object without updating sums; the caller runs `refresh_all` afterwards."""
     state.objects[kind][(new.namespace, new.name)] = new
     _UPDATES[kind](state, None, new, Dirty())
 
 
 def flush(state: PlacementState, dirty: Dirty) -> None:
-    """Count anew what is dirty: names first, then pods, then the nodes they are on."""
+    """Recount what is dirty: names first, then pods, then their nodes."""
     if dirty.names and _refresh_names(state):
         dirty.pods.update(state.raw_budget)
         dirty.pods.update(uid for uids in state.gpu_pods_on.values() for uid in uids)
         dirty.nodes.update(name for _, name in state.objects[NODE.name])
         dirty.budgets = True
-        state.work_queue.put(WorkItem(ItemKind.SETTINGS, 0, ""))
+        state.work_queue.add(WorkItem(ItemKind.SETTINGS, 0, ""))
     if dirty.budgets:
         for tenant in state.charges.tenants():
             _set_budgets(state, tenant)
@@ -103,7 +103,7 @@ def flush(state: PlacementState, dirty: Dirty) -> None:
 
 
 def refresh_all(state: PlacementState) -> None:
-    """Count everything anew and put every question: after the first lists, new settings or a snapshot."""
+    """Recount everything and enqueue every item: after the first lists, new settings or a snapshot."""
     dirty = Dirty(names=True, budgets=True)
     dirty.pods.update(pod.uid for pod in state.objects[POD.name].values() if pod.requests)  # type: ignore[attr-defined]
     dirty.nodes.update(name for _, name in state.objects[NODE.name])
@@ -112,8 +112,8 @@ def refresh_all(state: PlacementState) -> None:
     for device in state.all_devices():
         state.enqueue_for(device)
     for gpu_class in state.classes():
-        state.work_queue.put(WorkItem(ItemKind.CLASS, 0, gpu_class.name))
-    state.work_queue.put(WorkItem(ItemKind.SETTINGS, 0, ""))
+        state.work_queue.add(WorkItem(ItemKind.CLASS, 0, gpu_class.name))
+    state.work_queue.add(WorkItem(ItemKind.SETTINGS, 0, ""))
 
 
 def _refresh_names(state: PlacementState) -> bool:
@@ -202,12 +202,12 @@ def _pod(state: PlacementState, old: Pod | None, new: Pod | None, dirty: Dirty) 
 
 
 def _counted(pod: Pod) -> tuple[object, ...]:
-    """What the sums read of a pod: one that turns from Pending to Running leaves them as they are."""
+    """The fields of a pod that the sums depend on; going from Pending to Running changes none."""
     return pod.uid, pod.node, pod.terminal, pod.requests, pod.vmi_name
 
 
 def _vmi(state: PlacementState, old: Vmi | None, new: Vmi | None, dirty: Dirty) -> None:
-    """Of a VMI the sums read which pods it lists; a phase alone changes none of them."""
+    """The sums depend on the pods a VMI lists, not on its phase."""
     counts_alike = old is not None and new is not None and old.active_pods == new.active_pods
     for vmi in (old, new):
         if vmi is not None and not counts_alike:
@@ -259,7 +259,7 @@ def _device(state: PlacementState, old: Device | None, new: Device | None, dirty
 
 
 def _gave_back(state: PlacementState, old: Device, new: Device | None, dirty: Dirty) -> None:
-    """What others may have of a device that changed: its hold, its charge, its turn among the orders alike."""
+    """What a changed device returned to others: its hold, its charge, its place among equal orders."""
     name = state.resource_of(old)
     if unplaced_hold(old) and not (new is not None and unplaced_hold(new)):
         dirty.unheld.add(name)
@@ -297,18 +297,18 @@ def _class(state: PlacementState, old: GpuClass | None, new: GpuClass | None, di
     _forget_class(state, item.name, dirty)
     if old is None or new is None or _judged(old) != _judged(new):
         state.enqueue_orders([item.name])
-    state.work_queue.put(WorkItem(ItemKind.CLASS, 0, item.name))
+    state.work_queue.add(WorkItem(ItemKind.CLASS, 0, item.name))
 
 
 def _forget_class(state: PlacementState, name: str, dirty: Dirty) -> None:
-    """A class that is gone sells its name to nobody once its last device is gone: no budget key means it (K3)."""
+    """Drop a deleted class with its last device: no budget key refers to it any more (K3)."""
     if name in state.class_resources and state.gpu_class(name) is None and not state.devices.by_class.get(name):
         del state.class_resources[name]
         dirty.budgets = True
 
 
 def _judged(found: GpuClass) -> tuple[object, ...]:
-    """What an order is judged by of a class; its status is not."""
+    """The fields of a class that decide orders; its status does not."""
     return found.uid, found.resource_name, found.mode, found.max_count, found.deleting
 
 
@@ -339,7 +339,7 @@ def _release(state: PlacementState, old: Release | None, new: Release | None, di
 
 
 def _set_budgets(state: PlacementState, namespace: str) -> None:
-    """The budgets of a tenant, as the release that owns its namespace states them."""
+    """Set a tenant's budgets from the release that owns its namespace."""
     release = state.tenant_release(namespace)
     if release is not None:
         state.charges.set_budgets(namespace, state.budgets_of(release))
@@ -352,7 +352,7 @@ def _kubevirt(state: PlacementState, old: KubeVirt | None, new: KubeVirt | None,
     dirty.names = True
     state.enqueue_orders(state.devices.waiting.class_names())
     for gpu_class in state.classes():
-        state.work_queue.put(WorkItem(ItemKind.CLASS, 0, gpu_class.name))
+        state.work_queue.add(WorkItem(ItemKind.CLASS, 0, gpu_class.name))
 
 
 def _namespace(state: PlacementState, old: Namespace | None, new: Namespace | None, dirty: Dirty) -> None:
@@ -363,7 +363,7 @@ def _namespace(state: PlacementState, old: Namespace | None, new: Namespace | No
 
 
 def _settings(state: PlacementState, old: Object | None, new: Object | None, dirty: Dirty) -> None:
-    state.work_queue.put(WorkItem(ItemKind.SETTINGS, 0, ""))
+    state.work_queue.add(WorkItem(ItemKind.SETTINGS, 0, ""))
 
 
 _UPDATES: dict[str, Callable[[PlacementState, Any, Any, Dirty], None]] = {

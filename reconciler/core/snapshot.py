@@ -1,7 +1,7 @@
-"""The folded state as bytes and back (J6).
+"""Serialize and restore the folded state (J6).
 
-Owns which facts are the state's own; everything else is an index and is counted anew. A restored state decides
-as the exported one would: the agenda and the running grace times are among the facts.
+Owns the choice of stored facts; indexes are recomputed. A restored state decides as the exported one would have: the
+work queue and running grace periods are stored too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SCHEMA = 1
 
 
 class Snapshot(Model, frozen=True, kw_only=True):
-    """The facts. `objects`: kind to objects as the model reads them, assumed writes among them."""
+    """The stored facts. `objects`: kind to model objects, assumed writes included."""
 
     schema: int = SCHEMA
     seq: int

@@ -29,7 +29,7 @@ class Clock:
 def test_j5_a_clock_that_jumps_forward_ends_no_grace_time_at_once() -> None:
     clock, state = Clock(), PlacementState()
     loop = Loop(MemoryJournal(), state, NoWriter(), clock=clock, timer=clock.time.timer)
-    state.work_queue.put_at(clock() + 60_000, WorkItem(ItemKind.NODE, 0, "n1"))
+    state.work_queue.add_at(clock() + 60_000, WorkItem(ItemKind.NODE, 0, "n1"))
     clock.jump = DAY
     assert not loop.step()
     clock.time.now += 29
@@ -45,10 +45,10 @@ def test_j5_a_clock_that_was_ahead_and_is_set_right_does_not_stop_time() -> None
     clock.time.now += 600
     loop.step()
     clock.jump = 0
-    state.work_queue.put_at(clock(), WorkItem(ItemKind.NODE, 0, "n1"))
+    state.work_queue.add_at(clock(), WorkItem(ItemKind.NODE, 0, "n1"))
     assert loop.step()
     ahead = state.now
-    state.work_queue.put_at(ahead + 60_000, WorkItem(ItemKind.NODE, 0, "n1"))
+    state.work_queue.add_at(ahead + 60_000, WorkItem(ItemKind.NODE, 0, "n1"))
     clock.time.now += 59
     assert not loop.step()
     clock.time.now += 2
@@ -59,6 +59,6 @@ def test_j5_a_journal_written_in_the_future_does_not_stop_time() -> None:
     clock, state = Clock(), PlacementState()
     state.now = clock() + DAY
     loop = Loop(MemoryJournal(), state, NoWriter(), clock=clock, timer=clock.time.timer)
-    state.work_queue.put_at(state.now + 60_000, WorkItem(ItemKind.NODE, 0, "n1"))
+    state.work_queue.add_at(state.now + 60_000, WorkItem(ItemKind.NODE, 0, "n1"))
     clock.time.now += 61
     assert loop.step()

@@ -1,4 +1,4 @@
 """The placement state: the folded objects, their indexes, the work queue and pending writes.
 
-Owns what is known and what is left to decide. Judges nothing: refusals and answers belong to `admission` and `upkeep`.
+Owns what is known and what is left to decide. Decides nothing itself: that is `admission` and `upkeep`.
 """

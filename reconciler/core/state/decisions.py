@@ -1,8 +1,7 @@
-"""A decision as a value: what was decided, about what, why, and which writes make it true, in order.
+"""A decision as a value: the action, its subject, the reason, and the ordered writes that carry it out.
 
-Owns the shape that goes into the journal; `decide` makes decisions, `fold` assumes their writes, the loop sends
-them. A write carries both the patch that is sent and the object as it will be, so that the journal can be read
-by a person and folded by a machine.
+Owns the journaled schema; `decide` makes decisions, `fold` assumes their writes, the loop sends them. A write carries
+both the patch and the resulting object, so that people can read the journal and `fold` can apply it.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class DeviceIndex:
         """Class name to {units of one device: number of unplaced holds}."""
 
     def update(self, old: Device | None, new: Device | None) -> None:
-        """Replace one device by its new value; None is a device that is not there."""
+        """Replace one device with its new value; None: absent."""
         if old is not None:
             self._remove(old)
         if new is not None:

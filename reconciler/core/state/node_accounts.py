@@ -1,7 +1,7 @@
-"""One node's account kept current: what is on it, what it lacks, and since when.
+"""Keep one node's account current: its units in use, its shortage, and since when.
 
-Owns the refresh of a node after a change, the ghosts (cards that left the report while the node still
-advertises them, C27) and the start of the grace time for missing units (P4).
+Owns the recount of a node after a change, departed cards (gone from the agent's report while the node still
+advertises them, C27) and the start of the grace period for missing units (P4).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _serves(function: Function) -> dict[str, int]:
 
 
 def refresh(state: PlacementState, node: str) -> None:
-    """Recount one node, update the free index and open the questions that follow."""
+    """Recount one node, update the free index and enqueue the items that follow."""
     usage = usage_on(state, node)
     wanted = {*usage.placed, *usage.raw}
     found, report = state.node(node), state.report(node)
@@ -87,7 +87,7 @@ def _publish(state: PlacementState, node: str, name: str, before: Units, after: 
 
 
 def _disagrees(state: PlacementState, node: str, name: str, entry: Units) -> bool:
-    """Types that share a card's memory are left out: their number falls with their siblings' use alone."""
+    """Types that share a card's memory are excluded: their count drops as siblings are used."""
     if entry.allocatable is None or entry.served is None or entry.allocatable == entry.served:
         return False
     report = state.report(node)
@@ -104,9 +104,9 @@ def _check_served(state: PlacementState, node: str, account: Mapping[str, Units]
             _end_shortage(state, node, name)
         elif (node, name) not in state.short_since:
             state.short_since[(node, name)] = state.now
-            state.work_queue.put_at(state.now + state.settings.lost_grace, item)
+            state.work_queue.add_at(state.now + state.settings.lost_grace, item)
     if node in state.devices.by_node:
-        state.work_queue.put(item)
+        state.work_queue.add(item)
 
 
 def _end_shortage(state: PlacementState, node: str, name: str) -> None:
@@ -133,7 +133,7 @@ def _cap_vanished(state: PlacementState, node: str) -> None:
 
 
 def account(state: PlacementState, node: str, usage: Usage, wanted: Iterable[str]) -> dict[str, Units]:
-    """The account of the wanted names on a node, as if `usage` were what is there (R9)."""
+    """The account of the wanted names on a node, assuming `usage` (R9)."""
     return node_units.account(
         state.node(node),
         state.report(node),
@@ -146,7 +146,7 @@ def account(state: PlacementState, node: str, usage: Usage, wanted: Iterable[str
 
 
 def usage_on(state: PlacementState, node: str, without: frozenset[str] = frozenset()) -> Usage:
-    """What is on a node, leaving out the devices whose uid is in `without` (R8, R9)."""
+    """Units in use on a node, excluding the devices whose uid is in `without` (R8, R9)."""
     usage = Usage(placed={}, raw={}, requests={}, absent={})
     by_vmi: dict[tuple[str, str], list[tuple[Device, str]]] = {}
     for device in state.devices_on(node):

@@ -1,7 +1,7 @@
-"""Pending orders by what they are judged by, so that one answer stands for all orders alike.
+"""Pending orders grouped by what decides them, so that one decision covers all equal orders.
 
-An order is judged by its class, its count and its namespace (P1): of those alike only the oldest has to be asked
-when something was given back; once it is accepted the next one is. Knows nothing of free units or budgets.
+An order is decided by its class, count and namespace (P1): of equal orders only the oldest is reconsidered when
+capacity returns; once it is accepted the next one is. Knows nothing of free units or budgets.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class PendingOrders:
         return sorted(self._all)
 
     def alike(self, device: Device) -> SortedSet[Ticket]:
-        """The pending orders that are judged as this one is, oldest first."""
+        """The pending orders equal to this one, oldest first."""
         return self._alike.get(device.class_name, {}).get((device.count, device.namespace), _NONE)
 
     def groups(self, class_name: str, most: int | None = None) -> Iterator[tuple[str, SortedSet[Ticket]]]:
-        """(namespace, orders alike) of a class, for at most `most` units each where that is given."""
+        """(namespace, equal orders) of a class, for at most `most` units each where that is given."""
         groups = self._alike.get(class_name)
         if groups is not None:
             end = None if most is None else (most + 1, "")
@@ -74,4 +74,4 @@ class PendingOrders:
 
 
 _NONE: SortedSet[Ticket] = SortedSet()
-"""Answers for what is not there; never changed."""
+"""Returned for absent keys; never modified."""

@@ -1,8 +1,8 @@
-"""PlacementState: everything the fold knows, and the questions every reader may ask of it.
+"""PlacementState: everything the fold knows, and the queries that readers share.
 
-Owns the objects, the assumed writes and the read side that binder, webhooks, catalog and explain share. How an
-object changes the indexes is `effects`, how an event changes the state is `fold`, what to do about it is
-`decide`. No clock: `now` is the time of the last event.
+Owns the objects, the assumed writes and the read side that binder, webhooks, catalog and explain share.
+`index_updates` maps object changes to indexes, `fold` maps events to state, `decide` chooses the next action. No clock: `now` is the time of
+the last event.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ from reconciler.core.tenancy.charges import ChargeTree
 from reconciler.core.tenancy.tenants import Budgets, Claims
 
 PUBLISH_MILLISECONDS = 1000
-"""A class's units are written at most this often; more often only loads the API server."""
+"""A class's units are written at most this often; more often would only load the API server."""
 
 ANSWERS_MILLISECONDS = 60_000
-"""Pending orders read at most this long what was free when they were refused; each reason costs a write."""
+"""Longest time a pending order shows the numbers it was refused with; each update costs a write."""
 
 ABSENT = msgspec.Raw(b"null")
 
 
 class PendingWrite(Model, frozen=True, kw_only=True):
-    """A write that was decided and whose outcome is not known yet (J4). `base`: the object as last observed,
+    """A decided write whose outcome is not yet known (J4). `base`: the object as last observed,
     null where it does not exist."""
 
     write: str
@@ -78,7 +78,7 @@ class Unreadable(Model, frozen=True, kw_only=True):
 
 
 class PlacementState:
-    """The folded state. Only `fold` and `effects` change it."""
+    """The folded state. Only `fold` and `index_updates` change it."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -216,11 +216,11 @@ class PlacementState:
         return self.epoch is not None
 
     def writable(self, key: str) -> bool:
-        """No write of ours is under way on the object or was refused a moment ago, its version is current (B6)."""
+        """No write of ours to the object is in flight or was just rejected, and its version is current (B6)."""
         return key not in self.pending and key not in self.stale and self.rejections.get(key, 0) <= self.now
 
     def awaited(self, uid: str) -> bool:
-        """What the object is will be known in a moment: a write is under way, or it is being read again."""
+        """The object is about to be known: a write is in flight, or it is being reread."""
         return uid in self.pending or uid in self.stale
 
     def settled(self, device: Device) -> bool:
@@ -228,7 +228,7 @@ class PlacementState:
         return self.writable(device.uid) and self.readable(device) and device.uid not in self.unfenceable
 
     def readable(self, device: Device) -> bool:
-        """What is known of the device is what it is; one that is set aside keeps its units and is left alone (R10)."""
+        """The device can be decoded; one that is set aside keeps its units and is not touched (R10)."""
         return (DEVICE.name, device.namespace, device.name) not in self.unreadable
 
     def needs_fence(self, uid: str) -> bool:
@@ -304,54 +304,54 @@ class PlacementState:
     # Questions
 
     def enqueue_device(self, device: Device) -> None:
-        self.work_queue.put(WorkItem(ItemKind.DEVICE, 0, device.name, device.namespace))
+        self.work_queue.add(WorkItem(ItemKind.DEVICE, 0, device.name, device.namespace))
 
     def enqueue_request(self, device: Device) -> None:
         if device.bind_request is not None:
             request = device.bind_request
-            self.work_queue.put(WorkItem(ItemKind.REQUEST, request.requested_at, request.id))
+            self.work_queue.add(WorkItem(ItemKind.REQUEST, request.requested_at, request.id))
 
     def enqueue_order(self, created: int, uid: str) -> None:
-        self.work_queue.put(WorkItem(ItemKind.ORDER, created, uid))
+        self.work_queue.add(WorkItem(ItemKind.ORDER, created, uid))
 
     def enqueue_for(self, device: Device) -> None:
-        """Put every question this device is the subject of."""
+        """Enqueue every item about this device."""
         if self.needs_fence(device.uid):
-            self.work_queue.put(WorkItem(ItemKind.FENCE, 0, device.uid))
+            self.work_queue.add(WorkItem(ItemKind.FENCE, 0, device.uid))
         self.enqueue_device(device)
         self.enqueue_request(device)
         if self.devices.waiting.has(device):
             self.enqueue_order(device.created, device.uid)
 
     def enqueue_at(self, at: int, kind: str, namespace: str, name: str) -> None:
-        """Put the questions about one written object again at `at` (ms)."""
+        """Enqueue the items about one written object at `at` (ms)."""
         if kind == CLASS.name:
-            self.work_queue.put_at(at, WorkItem(ItemKind.CLASS, 0, name))
+            self.work_queue.add_at(at, WorkItem(ItemKind.CLASS, 0, name))
         elif kind == SETTINGS.name:
-            self.work_queue.put_at(at, WorkItem(ItemKind.SETTINGS, 0, ""))
+            self.work_queue.add_at(at, WorkItem(ItemKind.SETTINGS, 0, ""))
         device = self.device(namespace, name)
         if kind == DEVICE.name and device is not None:
-            self.work_queue.put_at(at, WorkItem(ItemKind.FENCE, 0, device.uid))
-            self.work_queue.put_at(at, WorkItem(ItemKind.DEVICE, 0, name, namespace))
+            self.work_queue.add_at(at, WorkItem(ItemKind.FENCE, 0, device.uid))
+            self.work_queue.add_at(at, WorkItem(ItemKind.DEVICE, 0, name, namespace))
             if device.placement is not None:
-                self.work_queue.put_at(at, WorkItem(ItemKind.NODE, 0, device.placement.node))
-            self.work_queue.put_at(at, WorkItem(ItemKind.ORDER, device.created, device.uid))
+                self.work_queue.add_at(at, WorkItem(ItemKind.NODE, 0, device.placement.node))
+            self.work_queue.add_at(at, WorkItem(ItemKind.ORDER, device.created, device.uid))
             if device.bind_request is not None:
                 request = device.bind_request
-                self.work_queue.put_at(at, WorkItem(ItemKind.REQUEST, request.requested_at, request.id))
+                self.work_queue.add_at(at, WorkItem(ItemKind.REQUEST, request.requested_at, request.id))
 
     def enqueue_class_soon(self, class_name: str) -> None:
         """Publish a class's units once the changes of this moment have come together; what pending orders were
         told of them follows more slowly."""
-        self.work_queue.put_at(self._next(PUBLISH_MILLISECONDS), WorkItem(ItemKind.CLASS, 0, class_name))
+        self.work_queue.add_at(self._next(PUBLISH_MILLISECONDS), WorkItem(ItemKind.CLASS, 0, class_name))
         if self.devices.waiting.of_class(class_name):
-            self.work_queue.put_at(self._next(ANSWERS_MILLISECONDS), WorkItem(ItemKind.ANSWERS, 0, class_name))
+            self.work_queue.add_at(self._next(ANSWERS_MILLISECONDS), WorkItem(ItemKind.ANSWERS, 0, class_name))
 
     def _next(self, milliseconds: int) -> int:
         return self.now // milliseconds * milliseconds + milliseconds
 
     def enqueue_orders(self, class_names: Iterable[str]) -> None:
-        """Look again at every pending order of these classes."""
+        """Enqueue every pending order of these classes."""
         for class_name in class_names:
             for ticket in self.devices.waiting.of_class(class_name):
                 self.enqueue_order(*ticket)

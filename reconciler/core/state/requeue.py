@@ -1,8 +1,8 @@
-"""Which pending orders are looked at again when something is given back (P1b).
+"""Pick the pending orders to reconsider when capacity or budget returns (P1b).
 
-Owns the choice, so that one unit more does not wake every order there is: of orders alike the oldest, and only what
-the change may help. Judging them is `checks`'; what nobody is woken for comes up to date with `answers`. Before the
-first lists are complete nothing is asked, since everything is once they are.
+Owns the choice, so that one freed unit does not requeue every order: only the oldest of equal orders, and only those
+the change may help. `checks` decides them; the rest are refreshed by `answers`. Before the first lists are complete
+nothing is requeued, since everything is afterwards.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from reconciler.core.state.work_queue import ItemKind, WorkItem
 from reconciler.core.tenancy import tenants
 
 ANSWER_SHARES = 50
-"""A class's pending orders are looked at again in so many parts, one a second: within the minute that state.py
-leaves between rounds, and a start's answer never queues behind more than a fiftieth of them."""
+"""A class's pending orders are refreshed in this many parts, one a second: within the minute between rounds, and a
+start never queues behind more than a fiftieth of them."""
 
 
 def answers(state: PlacementState, item: WorkItem) -> None:
-    """Look again at the next share of a class's pending orders, so that the numbers they were refused with come up
-    to date without a write to each at every change."""
+    """Requeue the next share of a class's pending orders, so that the numbers in their refusals are refreshed
+    without a write to each at every change."""
     waiting = state.devices.waiting.of_class(item.name)
     first = waiting.bisect_right((item.when, item.namespace))
     share = -(-len(waiting) // ANSWER_SHARES)
@@ -32,11 +32,11 @@ def answers(state: PlacementState, item: WorkItem) -> None:
         state.enqueue_order(*ticket)
     if first + share < len(waiting):
         created, uid = tickets[-1]
-        state.work_queue.put_at(state.now + 1000, WorkItem(ItemKind.ANSWERS, created, item.name, uid))
+        state.work_queue.add_at(state.now + 1000, WorkItem(ItemKind.ANSWERS, created, item.name, uid))
 
 
 def units_returned(state: PlacementState, resource_name: str) -> None:
-    """Units of a name are free again: the orders they may suffice for. It helps none that a budget refused."""
+    """Units of a name are free again: requeue the orders they may satisfy, but none that a budget refused."""
     if not state.synced:
         return
     most = min(state.free_units(resource_name), state.free.largest(resource_name)[1])
@@ -48,7 +48,7 @@ def units_returned(state: PlacementState, resource_name: str) -> None:
 
 
 def charge_fell(state: PlacementState, namespace: str, resource_name: str) -> None:
-    """A namespace is charged less of a name: what a budget refused below the highest that bounds it (R4)."""
+    """A namespace is charged less of a name: requeue what a budget refused below the highest bounding tenant (R4)."""
     class_names = state.classes_of(resource_name)
     keys = [tenants.raw_key(resource_name), *(tenants.class_key(name) for name in class_names)]
     bounding = [
@@ -61,7 +61,7 @@ def charge_fell(state: PlacementState, namespace: str, resource_name: str) -> No
 
 
 def tenant_changed(state: PlacementState, tenant: str) -> None:
-    """A tenant's release changed: all below it is judged by it, and what it sets aside weighs on all above."""
+    """A tenant's release changed: it bounds everything below it and is charged to everything above."""
     _enqueue_below(state, state.devices.waiting.class_names(), tenant, state.charges.path(tenant)[-1])
 
 
@@ -88,7 +88,7 @@ def _enqueue_below(state: PlacementState, class_names: list[str], tenant: str, b
 
 
 def _first_settled(state: PlacementState, orders: Iterable[Ticket]) -> Device | None:
-    """The oldest of the orders alike that no write is under way on; the others are judged as it is."""
+    """The oldest of the equal orders without a write in flight; the others get the same decision."""
     for _, uid in orders:
         device = state.device_by_uid(uid)
         if device is not None and state.settled(device):

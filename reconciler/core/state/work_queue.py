@@ -1,8 +1,7 @@
-"""What is left to decide, in the order in which it is decided, and when time alone makes something due.
+"""Pending work items in the order they are decided, and the deadlines that enqueue more.
 
-Owns the order of questions: what gives units back comes before what takes them, requests and orders are taken
-oldest first (P1b, B2). A question is put by the fold when a fact it depends on changes, and is dropped when it
-has been answered; nothing here knows the answers.
+Owns the order: what returns units comes before what takes them; requests and orders are first in, first out by age
+(P1b, B2). The fold adds an item when a fact it depends on changes. Knows nothing of decisions.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from sortedcontainers import SortedSet
 
 
 class ItemKind(IntEnum):
-    """What a question is about; the lower is decided first."""
+    """Subject of a work item; lower values are decided first."""
 
     FENCE = 0
     NODE = 1
@@ -30,7 +29,7 @@ class ItemKind(IntEnum):
 class WorkItem(NamedTuple):
     """`when` is ms (creation of an order, time of a request), 0 where age does not matter. `name` and
     `namespace` address a device, else `name` is a node, class, request id or device uid. Of `ANSWERS` it is a
-    class, and `when` and `namespace` are the creation and uid of the last order that was looked at."""
+    class, and `when` and `namespace` are the creation and uid of the last order that was refreshed."""
 
     kind: ItemKind
     when: int
@@ -39,14 +38,14 @@ class WorkItem(NamedTuple):
 
 
 Plain = tuple[int, int, str, str]
-"""A question as plain values, for a snapshot."""
+"""A work item as plain values, for a snapshot."""
 
 
 class WorkQueue:
-    """Open questions and the deadlines that will open more.
+    """Pending work items and the deadlines that enqueue more.
 
-    Closed until this replica leads: one that never does would collect a question about every object there ever
-    was. Whoever opens it asks everything anew.
+    Closed until this replica leads: a follower would accumulate an item for every object that ever existed. Whoever
+    opens it enqueues everything.
     """
 
     def __init__(self) -> None:
@@ -58,40 +57,40 @@ class WorkQueue:
         self.closed = False
 
     def close(self) -> None:
-        """Drop every question; deadlines go as they pass."""
+        """Drop every item; deadlines are dropped as they pass."""
         self.closed = True
         self._open.clear()
 
-    def put(self, item: WorkItem) -> None:
+    def add(self, item: WorkItem) -> None:
         if not self.closed:
             self._open.add(item)
 
-    def take(self) -> WorkItem | None:
-        """Remove and return the first question."""
+    def pop(self) -> WorkItem | None:
+        """Remove and return the first item."""
         return self._open.pop(0) if self._open else None
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def put_at(self, at: int, item: WorkItem) -> None:
-        """Put the question once `at` (ms) is reached."""
+    def add_at(self, at: int, item: WorkItem) -> None:
+        """Add the item once `at` (ms) is reached."""
         self._deadlines.add((at, item))
 
-    def reach(self, now: int) -> None:
-        """Open every question whose deadline has passed."""
+    def add_due(self, now: int) -> None:
+        """Add every item whose deadline has passed."""
         while self._deadlines and self._deadlines[0][0] <= now:
-            self.put(self._deadlines.pop(0)[1])
+            self.add(self._deadlines.pop(0)[1])
 
     @property
     def next_deadline(self) -> int | None:
         return self._deadlines[0][0] if self._deadlines else None
 
     def export(self) -> tuple[list[WorkItem], list[tuple[int, WorkItem]]]:
-        """(open questions, deadlines) for a snapshot."""
+        """(pending items, deadlines) for a snapshot."""
         return list(self._open), list(self._deadlines)
 
     def restore(self, questions: Iterable[Plain], deadlines: Iterable[tuple[int, Plain]]) -> None:
-        """The agenda as exported, from plain values."""
+        """Load an exported queue from plain values."""
         self._open = SortedSet(_item(plain) for plain in questions)
         self._deadlines = SortedSet((at, _item(plain)) for at, plain in deadlines)
 

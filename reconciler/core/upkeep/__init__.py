@@ -1,4 +1,4 @@
-"""What follows from facts rather than requests: fencing, releases, losses, returns, published status (P4-P6, O1, K4).
+"""Reactions to facts: fencing, releases, losses, returns, published status (P4-P6, O1, K4).
 
-Owns decisions nobody asked for. Neighbour: `admission`, whose conditions and status writes it shares.
+Owns unrequested decisions. Neighbour: `admission`, whose conditions and status writes it shares.
 """

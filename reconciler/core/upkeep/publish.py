@@ -1,6 +1,6 @@
-"""What the binder shows to others: class status and deletion, and the settings ConfigMap (O1, P6, K4).
+"""Publish class status and the settings ConfigMap, and finish class deletion (O1, P6, K4).
 
-Owns the published numbers. They are derived from the same accounts that decide, and repaired when edited by hand.
+Owns the published numbers. They come from the accounts that decide, and are restored when edited by hand.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from reconciler.core.state.work_queue import WorkItem
 
 
 def gpu_class(state: PlacementState, item: WorkItem) -> Decision | None:
-    """Guard a class, let it go when no device uses it, or publish its numbers."""
+    """Add a class's finalizer, remove it once no device uses the class, or publish its numbers."""
     found = state.gpu_class(item.name)
     if found is None or not state.writable(found.uid):
         return None
@@ -54,7 +54,7 @@ def gpu_class(state: PlacementState, item: WorkItem) -> Decision | None:
 
 
 def _all_fields(value: ClassUnits | LargestFree | None) -> dict[str, object] | None:
-    """Every field, zeros too: a number that fell to 0 has to be written."""
+    """Every field, zeros included: a number that dropped to 0 has to be written."""
     return None if value is None else {name: getattr(value, name) for name in value.__struct_fields__}
 
 
@@ -64,7 +64,7 @@ def _numbers(found: GpuClass) -> str:
 
 
 def class_status(state: PlacementState, found: GpuClass) -> GpuClass:
-    """The class as it should read now."""
+    """The class with its current status."""
     name = found.resource_name
     totals = state.totals_of(name)
     units = ClassUnits(
@@ -144,7 +144,7 @@ def _finalizers(found: GpuClass, finalizers: tuple[str, ...], action: Action, wh
 
 
 def settings_data(state: PlacementState) -> dict[str, str]:
-    """The settings as published for the raw-name policy (K4, R1)."""
+    """The settings published for the raw-name policy (K4, R1)."""
     return {
         SETTINGS_RESOURCE_NAMES: resource_names.published(sorted(state.effective_names)),
         SETTINGS_RAW_NAME_POLICY: state.settings.raw_name_policy.value,
@@ -153,7 +153,7 @@ def settings_data(state: PlacementState) -> dict[str, str]:
 
 
 def settings(state: PlacementState, item: WorkItem) -> Decision | None:
-    """Write the ConfigMap where it is missing or reads otherwise."""
+    """Write the ConfigMap if it is missing or differs."""
     wanted = settings_data(state)
     found = state.settings_map(SETTINGS_CONFIGMAP)
     namespace = state.settings.namespace

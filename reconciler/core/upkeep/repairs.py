@@ -1,6 +1,6 @@
-"""Answers that facts force: fencing after a change of leader, releases, losses and returns (P4, P5, J5).
+"""Reactions to facts: fencing after a change of leader, releases, losses and returns (P4, P5, J5).
 
-Owns when an attachment ends, what a deleted device waits for and who loses when a node serves fewer units.
+Owns when an attachment ends, what a deleted device waits for, and which device loses its units on a shortage.
 Recomputed from facts each time (does the VMI exist, does a launcher live), never from condition history.
 """
 
@@ -46,7 +46,7 @@ def fence(state: PlacementState, item: WorkItem) -> Decision | None:
 
 
 def device(state: PlacementState, item: WorkItem) -> Decision | None:
-    """What a device's own facts force: let go, release, undo."""
+    """Finalize, release or undo a device according to its own facts."""
     found = state.device(item.namespace, item.name)
     if found is None or not state.settled(found):
         return None
@@ -58,8 +58,8 @@ def device(state: PlacementState, item: WorkItem) -> Decision | None:
 
 
 def _deleted(state: PlacementState, found: Device) -> Decision | None:
-    """Releasing while its VMI uses the units; then the units are given back, in a status every replica sees; then
-    our finalizer goes (O2, U1)."""
+    """Releasing while its VMI uses the units; then the units are returned in a status every replica sees; then our
+    finalizer is removed (O2, U1)."""
     if DEVICE_FINALIZER not in found.finalizers:
         return None
     if holds_units(found) and _vmi_lives(state, found):
@@ -114,8 +114,7 @@ def _vmi_lives(state: PlacementState, found: Device) -> bool:
 
 
 def _ending(state: PlacementState, found: Device) -> str:
-    """Why the attachment is over, "" while it is not; a VMI that has yet to appear is looked for again when its
-    time is up."""
+    """Why the attachment has ended, "" while it has not; a VMI yet to appear is checked again at its deadline."""
     attachment = found.attachment
     if attachment is None:
         return "no VMI is attached"
@@ -131,7 +130,7 @@ def _ending(state: PlacementState, found: Device) -> str:
     due = state.attached_since[found.uid][1] + state.settings.attach_grace
     if state.now >= due:
         return f"VMI {attachment.vmi_name} never appeared"
-    state.work_queue.put_at(due, WorkItem(ItemKind.DEVICE, 0, found.name, found.namespace))
+    state.work_queue.add_at(due, WorkItem(ItemKind.DEVICE, 0, found.name, found.namespace))
     return ""
 
 
@@ -140,7 +139,7 @@ def _unattached(state: PlacementState, found: Device, item: WorkItem) -> Decisio
         due = state.attached_since[found.uid][1] + state.settings.attach_grace
         if accepted(found) or found.placement is not None or state.now >= due:
             return _delete(state, found, "it has no VMI")
-        state.work_queue.put_at(due, item)
+        state.work_queue.add_at(due, item)
         return None
     leftover = found.placement is not None or found.bind_request is not None or found.bind_answer is not None
     if leftover or found.phase in (Phase.ATTACHED, Phase.BOUND, Phase.LOST):
@@ -158,7 +157,7 @@ def _attached(state: PlacementState, found: Device) -> Decision | None:
 
 
 def _unbroken(state: PlacementState, found: Device) -> Decision | None:
-    """A placement whose set never came together is given back: one device's webhook undid its writes (B3)."""
+    """Release a placement whose set never completed: the webhook undid its writes on one device (B3)."""
     if found.placement is None or found.bind_request is None or found.bind_answer is None:
         return None
     if found.bind_answer.outcome == Outcome.BOUND and found.bind_answer.request_id == found.bind_request.id:
@@ -204,11 +203,11 @@ def _delete(state: PlacementState, found: Device, why: str) -> Decision:
 
 
 def node(state: PlacementState, item: WorkItem) -> Decision | None:
-    """Take units from a node that has served too few for too long, or give them back (P4)."""
+    """Mark devices Lost on a node that has been short for too long, or restore them (P4)."""
     for name in sorted({state.resource_of(found) for found in state.devices_on(item.name)}):
         decision = _lose(state, item.name, name) or _restore(state, item.name, name)
         if decision is not None:
-            state.work_queue.put(WorkItem(ItemKind.NODE, 0, item.name))
+            state.work_queue.add(WorkItem(ItemKind.NODE, 0, item.name))
             return decision
     return None
 
@@ -291,7 +290,7 @@ def _oldest_first(found: Device) -> tuple[int, str]:
 
 
 def _room_again(state: PlacementState, found: Device, node_name: str, name: str) -> bool:
-    """Whether the node has the units again: what the device's own live launcher requests there is its own."""
+    """Whether the node has the units again; those requested by the device's own live launcher count as its own."""
     units = state.units_on(node_name, name)
     assert found.placement is not None and found.attachment is not None
     vmi = state.vmi(found.namespace, found.attachment.vmi_name)
