@@ -1,8 +1,8 @@
 """PlacementState: everything the fold knows, and the queries that readers share.
 
 Owns the objects, the assumed writes and the read side that binder, webhooks, catalog and explain share.
-`index_updates` maps object changes to indexes, `fold` maps events to state, `decide` chooses the next action. No clock: `now` is the time of
-the last event.
+`index_updates` maps object changes to indexes, `fold` maps events to state, `decide` chooses the next action. No clock:
+`now` is the time of the last event.
 """
 
 from __future__ import annotations
