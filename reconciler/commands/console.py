@@ -48,9 +48,14 @@ def console() -> Console:
     return found if found.is_terminal or os.environ.get("COLUMNS") else _Console(highlight=False, width=160)
 
 
+def plain_of(value: Any) -> Any:
+    """A value as JSON has it; objects that are kept encoded, such as what a write leaves, are decoded too."""
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
 def emit(value: Any, form: str) -> None:
     """A value as JSON or YAML on standard output."""
-    plain = msgspec.to_builtins(value, str_keys=True)
+    plain = plain_of(value)
     if form == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode())
     else:

@@ -194,10 +194,12 @@ class VerifyAnswer(Model, frozen=True, kw_only=True):
 def verify_command(file: str, form: str) -> None:
     """Recompute every decision of a journal FILE with this build and report the first that differs.
 
-    Exit code 0: all the same; 1: one differs; 3: the file cannot be read.
+    Exit code 0: all the same; 1: one differs, or there is no entry to verify; 3: the file cannot be read.
     """
     with opened(file) as journal, progress("verifying", journal) as reached:
         found = replay.verify(journal, reached)
+    if not found.entries:
+        fail(f"{file} holds no entry to verify", EXIT_DIFFERS)
     if form != "table":
         console.emit(
             VerifyAnswer(
@@ -219,10 +221,14 @@ def verify_command(file: str, form: str) -> None:
 def _print_difference(found: replay.Difference) -> None:
     out = console.console()
     out.print(f"[bold]entry {found.seq}[/bold], {text.moment(found.at)}: {found.what}", markup=True)
-    sides = [{} if side is None else msgspec.to_builtins(side) for side in (found.recorded, found.recomputed)]
+    sides = [{} if side is None else console.plain_of(side) for side in (found.recorded, found.recomputed)]
     names = sorted({*sides[0], *sides[1]})
-    rows = [(name, sides[0].get(name, ""), sides[1].get(name, "")) for name in names]
+    rows = [(name, *(_cell(side.get(name, "")) for side in sides)) for name in names]
     out.print(console.table("First difference", ("field", "recorded", "recomputed"), rows))
+
+
+def _cell(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 @click.command("who")
