@@ -16,7 +16,7 @@ from typing import Any
 from journal.store import JournalDamaged, JournalError
 
 BUSY_SECONDS = 5.0
-"""How long to wait for a person who writes to the file with other tools."""
+"""How long to wait for a lock held by another tool."""
 
 WAL_LIMIT_BYTES = 64 * 1024 * 1024
 """The WAL is cut back to this after a checkpoint, or pruning would leave it at its largest."""
@@ -118,12 +118,12 @@ class Connection:
         self.rows(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
 
     def used_bytes(self) -> int:
-        """What the tables take, free pages left out."""
+        """Bytes used by the tables, excluding free pages."""
         pages = self.value("PRAGMA page_count") - self.value("PRAGMA freelist_count")
         return int(pages * self.value("PRAGMA page_size"))
 
     def disk_bytes(self) -> int:
-        """The file and its write-ahead log, as they stand on disk."""
+        """Size of the file and its write-ahead log on disk."""
         total = 0
         for suffix in ("", "-wal"):
             with suppress(FileNotFoundError):

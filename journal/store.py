@@ -16,7 +16,7 @@ from journal.events import Entry, Event, encode
 
 
 class JournalError(Exception):
-    """Base of everything that goes wrong with a journal. The message names the file and the way out."""
+    """Base of all journal errors. The message names the file and the remedy."""
 
 
 class JournalDamaged(JournalError):
@@ -48,7 +48,7 @@ class JournalTooNew(JournalError):
 
 
 class JournalLocked(JournalError):
-    """Another process writes this file. Readers are welcome: open it read-only."""
+    """Another process is writing this file; it can still be opened read-only."""
 
     def __init__(self, path: str, holder: str) -> None:
         super().__init__(
@@ -91,7 +91,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Tail(msgspec.Struct, frozen=True):
-    """The last thing recorded; zeros in an empty journal."""
+    """Position of the last record; zeros in an empty journal."""
 
     seq: int = 0
     batch: int = 0

@@ -194,7 +194,7 @@ def agree(devices: list[Device]) -> bool:
 
 
 def settled_set(devices: list[Device]) -> bool:
-    """The set has its answer, and no leader would decide it anew."""
+    """The set has been answered and no leader would decide it again."""
     return complete(devices) and all(answered(device) for device in devices) and agree(devices)
 
 

@@ -27,7 +27,7 @@ class Offer(Model, frozen=True, kw_only=True):
 
 
 class Referable(Model, frozen=True, kw_only=True):
-    """A device of the namespace that a VM may refer to. `vmi`: who has it now, "" for nobody."""
+    """A device of the namespace that a VM may reference. `vmi`: the VMI using it, "" for none."""
 
     name: str
     class_name: str

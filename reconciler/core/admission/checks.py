@@ -196,7 +196,7 @@ def budget_refusal(found: BudgetRefusal | BudgetUnreadable) -> Refusal:
 
 
 def units_of(order: Order) -> str:
-    """The order in words."""
+    """The order as text."""
     return f"{counted(order.count, 'unit')} of GPU class {order.class_name!r}"
 
 

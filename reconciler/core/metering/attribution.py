@@ -13,7 +13,7 @@ from reconciler.core.tenancy import tenants
 
 
 class Filing:
-    """Answers by namespace and class as they were when last asked."""
+    """Cached attribution per namespace and class."""
 
     def __init__(self) -> None:
         self._tenants: dict[str, tuple[str, ...]] = {}

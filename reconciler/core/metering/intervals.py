@@ -46,7 +46,7 @@ class Moment(Model, frozen=True):
 
 
 def between(at: int, earliest: int, latest: int) -> Moment:
-    """A moment nobody saw."""
+    """An inexact moment within the given bounds."""
     return Moment(at, min(earliest, at), max(latest, at))
 
 
@@ -83,7 +83,7 @@ class Interval(Model, frozen=True):
 
 
 def closed(span: Span, end: Moment) -> list[Interval]:
-    """The span up to `end`; nothing where nothing lies between."""
+    """The span closed at `end`; empty if it would have no duration."""
     return [] if end.at <= span.start.at else [Interval(span.what, span.start, end)]
 
 
@@ -108,7 +108,7 @@ class Timeline(msgspec.Struct, kw_only=True):
         self.now = None if what is None else Span(what, moment)
 
     def restart(self, old: Moment, new: Moment) -> None:
-        """The subject began at another moment than was thought."""
+        """Correct the start of the subject's usage."""
         if self.now is not None and self.now.start == old:
             self.now = Span(self.now.what, new)
         if self.past and self.past[0].start == old:

@@ -17,7 +17,7 @@ def address(device: Device) -> Address:
 
 
 def accepted(device: Device) -> bool:
-    """The binder has said yes: from here on the device counts against budgets (P1b)."""
+    """The binder accepted the device: it counts against budgets from here on (P1b)."""
     return device.phase not in ("", Phase.PENDING)
 
 
@@ -45,7 +45,7 @@ _BUDGET_REASONS = (Reason.BUDGET_EXCEEDED, Reason.BUDGET_UNREADABLE)
 
 
 def answered(device: Device) -> bool:
-    """The device's bind request has its answer."""
+    """The device's bind request has been answered."""
     return (
         device.bind_request is not None
         and device.bind_answer is not None

@@ -53,7 +53,7 @@ GONE = 410
 """HTTP status of a resourceVersion the server no longer has (N7)."""
 _EXPIRED_REASONS = ("Expired", "Gone")
 _UNFIT = (msgspec.DecodeError, UnicodeDecodeError, ShapeError)
-"""What decoding or reducing bytes from outside may raise."""
+"""Errors raised when decoding untrusted bytes."""
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -71,7 +71,7 @@ class Removed(msgspec.Struct, frozen=True):
 
 
 class Bookmark(msgspec.Struct, frozen=True):
-    """Only moves the version the watch continues from (C39)."""
+    """Advances the resourceVersion the watch resumes from (C39)."""
 
     resource_version: str
 
@@ -105,7 +105,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class WireError(ValueError):
-    """A list that is none: the answer as a whole cannot be used, and must be asked for again."""
+    """The response is not a usable list; list again."""
 
 
 class WatchLine(msgspec.Struct, Generic[T]):

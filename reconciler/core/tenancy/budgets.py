@@ -29,7 +29,7 @@ class BudgetRefusal(msgspec.Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        """One sentence a tenant can act on."""
+        """One actionable sentence for the tenant."""
         stand = (
             f"tenant {self.tenant} has a budget of {self.budget} for {self.key}, {self.charge} of it used "
             "or set aside for sub-tenants"
