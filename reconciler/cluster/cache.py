@@ -68,7 +68,7 @@ class ObjectCache:
         self._silent.update(name for name in silent if name in self._reports)
 
     def list_begins(self) -> None:
-        """A list is under way: reads that end before it does may know more than it will."""
+        """Mark a list as in progress: reads that complete before it may be newer."""
         self._read = set()
 
     def listed(self, found: wire.Listed, now: float, last_seen: int) -> bool:
@@ -149,7 +149,7 @@ class ObjectCache:
             self.told(wire.Changed(item), now, last_seen)
 
     def silence(self, now: float) -> None:
-        """Say which reports have become stale since the last call (R5)."""
+        """Emit the reports that became stale since the last call (R5)."""
         for name in sorted(self._reports.keys() - self._silent):
             if now - self._reports[name].heard >= self._report_stale_seconds:
                 self._silent.add(name)
@@ -176,7 +176,7 @@ class ObjectCache:
         return news
 
     def _reported(self, item: GpuNode, news: bool, now: float) -> bool:
-        """Whether a report must be told because it breaks a silence."""
+        """Whether a report must be emitted because it ends a stale period."""
         report = self._reports.get(item.name)
         renewed = report is None or report.reported_at != item.reported_at
         if not renewed and not news:

@@ -23,7 +23,7 @@ from reconciler.core.model.objects import Kind
 WATCH_SECONDS = 120.0
 """The server ends a watch after this long; a silent one is given up soon after (C38)."""
 DEAF_SECONDS = 300.0
-"""Above WATCH_SECONDS plus the client's slack plus one list: a kind not heard of for this long is deaf."""
+"""WATCH_SECONDS plus the client's slack plus one list: a kind without a response for this long is unhealthy."""
 SHORT_WATCH_SECONDS = 1.0
 """A watch that ends sooner without a line counts as failed, or a server that ends each at once would be asked
 without a pause."""

@@ -25,7 +25,7 @@ class InformerEnded(RuntimeError):
 
 
 class Informers:
-    """All kinds the model reads. `emit` is the loop's queue; `run` is one task."""
+    """Informers of all kinds the model reads. `emit` is the loop's queue; `run` is one task."""
 
     def __init__(
         self,

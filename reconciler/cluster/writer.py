@@ -88,7 +88,7 @@ class ClusterWriter:
         return len(self.tasks)
 
     async def drain(self) -> None:
-        """Until every write that was sent has its outcome (N1)."""
+        """Wait until every sent write has an outcome (N1)."""
         while self.tasks:
             await asyncio.wait(set(self.tasks))
 

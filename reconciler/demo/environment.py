@@ -27,7 +27,7 @@ MAX_WAIT_SECONDS = 60.0
 
 
 class Environment:
-    """Everything together; `open_journal` gives each replica its journal."""
+    """The whole environment; `open_journal` creates each replica's journal."""
 
     def __init__(self, *, settings: dict[str, Any] | None = None, start: int = START) -> None:
         self.time = VirtualTime(start)

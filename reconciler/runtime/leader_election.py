@@ -48,7 +48,7 @@ class _Lease(msgspec.Struct):
 
 
 class LeaderElector:
-    """Competes for one Lease until told to stop; `acquired` and `lost` are called from its task, in turns."""
+    """Competes for one Lease until stopped; `acquired` and `lost` are called from its task, in turns."""
 
     def __init__(
         self,

@@ -104,7 +104,7 @@ class Loop:
             self.step()
 
     async def _wait(self) -> None:
-        """Until an event is queued or the next deadline has come."""
+        """Wait until an event is queued or the next deadline passes."""
         self._beat = self._timer()
         if not self._queue:
             deadline = self.state.work_queue.next_deadline

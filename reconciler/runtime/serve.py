@@ -151,7 +151,7 @@ class Service:
             log.info("stopped")
 
     def _certificate_refused(self, why: str) -> None:
-        """Told at every look, said once."""
+        """Called at every poll; logs each error once."""
         if why != self._certificate_problem:
             log.error("certificate refused", why=why)
         self._certificate_problem = why

@@ -31,7 +31,7 @@ TENANT_USER = "tenant-user"
 
 
 class Ecosystem(Tenants):
-    """Registers virt-api's webhook; the rest acts when told."""
+    """Registers virt-api's webhook; everything else acts on request."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self.cluster = cluster

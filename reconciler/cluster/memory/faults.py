@@ -67,7 +67,7 @@ class Held(msgspec.Struct, eq=False):
 
 
 class FaultInjector:
-    """Asks the hook and does what it says. `held`: the waiting calls, oldest first."""
+    """Applies the faults chosen by the hook. `held`: the waiting calls, oldest first."""
 
     def __init__(self) -> None:
         self.hook: Faults | None = None

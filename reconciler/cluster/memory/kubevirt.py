@@ -60,7 +60,7 @@ def _defaults(vmi: Document) -> list[dict[str, Any]]:
 
 
 class VirtController:
-    """Makes launchers, follows them, takes them away."""
+    """Creates, tracks and deletes launcher pods."""
 
     def __init__(self, documents: Callable[..., list[Document]], port: Cluster) -> None:
         """`documents(kind, namespace="")`: all objects there are now."""

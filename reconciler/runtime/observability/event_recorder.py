@@ -88,7 +88,7 @@ class EventRecorder:
     # What the loop tells
 
     def folded(self, count: int, seconds: float, backlog: int) -> None:
-        """Nothing to announce."""
+        """Publishes nothing."""
 
     def recorded(self, entry: Entry) -> None:
         """Budgets are looked at again when something they are matched against has changed (C13)."""

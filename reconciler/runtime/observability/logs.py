@@ -104,7 +104,7 @@ class LogDecisions:
         self._log = log or structlog.get_logger("binder")
 
     def folded(self, count: int, seconds: float, backlog: int) -> None:
-        """Batches are counted, not told."""
+        """Batches are counted, not logged."""
 
     def recorded(self, entry: Entry) -> None:
         """Leadership, objects that cannot be read, writes that did not land."""
@@ -153,4 +153,4 @@ class LogDecisions:
         )
 
     def committed(self, journal: Journal, state: PlacementState) -> None:
-        """Nothing to tell: the journal has it all."""
+        """Logs nothing: the journal has every event."""
