@@ -56,7 +56,7 @@ def test_O4_identity_short_names_category_and_status_subresource(kind):
 def test_O4_short_names_are_unique():
     taken = [name for kind in KINDS for name in load(kind)["spec"]["names"]["shortNames"]]
     assert len(taken) == len(set(taken))
-    assert {"gc", "gd", "gpudev", "gn"} <= set(taken)
+    assert {"gpucls", "gd", "gpudev", "gn"} <= set(taken)
 
 
 @pytest.mark.parametrize(("path", "node"), nodes())
@@ -161,3 +161,8 @@ def test_N6_C47_crds_outlive_the_release_and_carry_no_finalizer(kind):
     metadata = load(kind)["metadata"]
     assert metadata["annotations"]["helm.sh/resource-policy"] == "keep"
     assert "finalizers" not in metadata
+
+
+def test_N2_no_short_name_is_one_of_the_gateway_api():
+    taken = {name for kind in KINDS for name in load(kind)["spec"]["names"]["shortNames"]}
+    assert not taken & {"gc", "gtw", "refgrant", "btlspolicy"}
