@@ -1,6 +1,6 @@
-"""`node-agent` and `uninstall`: the jobs beside the controller that speak to the cluster.
+"""`node-agent` and `uninstall`: cluster jobs that run beside the controller.
 
-Owns their flags; each is also read from the environment.
+Owns their flags, each of which can also be set by an environment variable.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from reconciler.runtime.observability.logs import configure_logs
 from reconciler.runtime.uninstall import UninstallIncomplete, uninstall
 from reconciler.runtime.wall_clock import now_ms
 
-kubeconfig = click.option("--kubeconfig", help="Kubeconfig file; in-cluster credentials otherwise.")
+kubeconfig = click.option("--kubeconfig", help="Kubeconfig file; defaults to in-cluster credentials.")
 
 
 @click.command("node-agent")
-@click.option("--node-name", required=True, help="The node this runs on.")
-@click.option("--interval-seconds", default=30.0, show_default=True, help="How often the node is looked at.")
+@click.option("--node-name", required=True, help="Name of the node this agent runs on.")
+@click.option("--interval-seconds", default=30.0, show_default=True, help="Seconds between two scans of sysfs.")
 @click.option("--sysfs", type=click.Path(path_type=Path), default=SYSFS, show_default=True, help="Root of sysfs.")
 @click.option(
     "--map-file",
     type=click.Path(path_type=Path),
-    help="Which device is sold under which resource name, as in permittedHostDevices; KubeVirt's own otherwise.",
+    help="Resource names by device, in the format of permittedHostDevices; defaults to KubeVirt's own list.",
 )
 @kubeconfig
 def node_agent_command(
     node_name: str, interval_seconds: float, sysfs: Path, map_file: Path | None, kubeconfig: str | None
 ) -> None:
-    """Report this node's GPUs, from sysfs, as its GPUNode."""
+    """Read this node's GPUs from sysfs and report them as its GPUNode."""
     configure_logs()
 
     async def run() -> None:
@@ -51,10 +51,10 @@ def node_agent_command(
 @click.command("uninstall")
 @click.option("--webhook-config-name", required=True, help="Name of both webhook configurations.")
 @click.option("--namespace", default="", help="Namespace of the controller.")
-@click.option("--workload", default="", help="The controller's StatefulSet, to be stopped first.")
+@click.option("--workload", default="", help="The controller's StatefulSet, which is scaled down first.")
 @kubeconfig
 def uninstall_command(webhook_config_name: str, namespace: str, workload: str, kubeconfig: str | None) -> None:
-    """Remove what would block a cluster without gpu-binder: webhook configurations first, then our finalizers."""
+    """Remove everything that would block the cluster without gpu-binder: webhook configurations, then finalizers."""
 
     async def run() -> None:
         cluster = await KubeCluster.connect(kubeconfig)
@@ -63,8 +63,8 @@ def uninstall_command(webhook_config_name: str, namespace: str, workload: str, k
         finally:
             await cluster.close()
         click.echo(
-            f"{done.configurations} webhook configurations removed, {done.devices} devices and {done.classes} classes "
-            "let go"
+            f"removed {done.configurations} webhook configurations and the finalizers of {done.devices} devices and "
+            f"{done.classes} classes"
         )
 
     try:

@@ -1,6 +1,6 @@
-"""How a person or a script sees what the tools find: tables for a terminal, JSON and YAML for the rest.
+"""Output of the commands: tables for a terminal, JSON and YAML for scripts.
 
-Owns the output's shape and nothing of its content; every function takes plain model values. Times are shown in
+Owns the format, not the content; every function takes plain model values. Times are printed in
 UTC to the millisecond.
 """
 
@@ -26,24 +26,24 @@ from reconciler.core.state.placement_state import PlacementState
 from reconciler.debugging.explain import BudgetLine, Explanation, HistoryLine
 
 SHORT = 12
-"""A column this narrow is broken last: broken numbers and phases cannot be read."""
+"""Columns up to this width wrap last: wrapped numbers and phases are unreadable."""
 TIMES = ("at", "since")
 DATE = 12
-"""A time that has to be broken is broken between date and time of day."""
+"""Minimum width of a time column, so that a time wraps between date and time of day."""
 FRAME, GAP = 3, 2
-"""What a column takes beside its cells, framed and without upright lines."""
+"""Characters per column besides its cells, with and without vertical borders."""
 
 FORMATS = ("table", "json", "yaml")
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Left to the command line, which ends every command alike."""
+        """Leaves the error to `main`, which ends every command the same way."""
         raise BrokenPipeError
 
 
 def console() -> Console:
-    """Standard output; as wide as $COLUMNS or enough for a table when it is no terminal."""
+    """Console on standard output. Not a terminal: as wide as $COLUMNS, otherwise 160 characters."""
     found = _Console(highlight=False, soft_wrap=False)
     return found if found.is_terminal or os.environ.get("COLUMNS") else _Console(highlight=False, width=160)
 
@@ -54,7 +54,7 @@ def plain_of(value: Any) -> Any:
 
 
 def emit(value: Any, form: str) -> None:
-    """A value as JSON or YAML on standard output."""
+    """Print a value as JSON or YAML on standard output."""
     plain = plain_of(value)
     if form == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode())
@@ -65,7 +65,7 @@ def emit(value: Any, form: str) -> None:
 def table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Sequence[str] = ()
 ) -> Table:
-    """A table; the columns in `numbers` are aligned to the right. A column that is empty in every row is left out."""
+    """A table; columns in `numbers` are right-aligned, columns without any value are omitted."""
     texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
     made = _Fitting(title=title, title_justify="left", title_style="bold", header_style="bold")
     for index, name in enumerate(columns):
@@ -78,12 +78,12 @@ def table(
 
 
 class _Fitting(Table):
-    """Framed where there is room; where there is not, without upright lines and its short columns whole."""
+    """A table with borders if it fits; otherwise without vertical borders and with its short columns unwrapped."""
 
     _longest: list[int]
 
     def add(self, name: str, longest: int, justify: JustifyMethod) -> None:
-        """A column whose longest cell, its name included, is so many characters wide."""
+        """Add a column. `longest`: width in characters of its longest cell, header included."""
         self.add_column(name, justify=justify, overflow="fold")
         self._longest = [*getattr(self, "_longest", []), longest]
 
@@ -100,7 +100,7 @@ class _Fitting(Table):
 
 
 def device_table(state: PlacementState) -> Table:
-    """Every order: what, whose, where, since when."""
+    """Every order with its class, VMI, node and phase."""
     rows = []
     for device in state.all_devices():
         reason = next((c for c in device.conditions if c.status != "True"), None)
@@ -122,7 +122,7 @@ def device_table(state: PlacementState) -> Table:
 
 
 def node_rows(state: PlacementState) -> list[tuple[str, str, Units]]:
-    """(node, resource name, account), by node and name."""
+    """(node, resource name, units), sorted by node and name."""
     return [
         (node, name, state.accounts[node][name])
         for node in sorted(state.accounts)
@@ -131,7 +131,7 @@ def node_rows(state: PlacementState) -> list[tuple[str, str, Units]]:
 
 
 def node_table(state: PlacementState) -> Table:
-    """Every node's units of each name."""
+    """Units per node and resource name."""
     rows = [
         (node, name, "?" if u.served is None else u.served, u.placed, u.raw, u.free, u.limit.value)
         for node, name, u in node_rows(state)
@@ -141,7 +141,7 @@ def node_table(state: PlacementState) -> Table:
 
 
 def tenant_table(state: PlacementState) -> Table:
-    """Every tenant's budgets and what is charged against them."""
+    """Every tenant's budgets and the charges against them."""
     rows: list[tuple[object, ...]] = []
     for tenant in state.charges.tenants():
         budgets = state.charges.budgets(tenant)
@@ -155,19 +155,19 @@ def tenant_table(state: PlacementState) -> Table:
 
 
 def history_table(subject: str, lines: Sequence[HistoryLine]) -> Table:
-    """What happened to one subject."""
+    """The decisions about one subject, oldest first."""
     rows = [(line.seq, moment(line.at), line.by, line.action, line.reason, line.message) for line in lines]
     return table(f"History of {subject}", ("seq", "at", "by", "action", "reason", "message"), rows, numbers=("seq",))
 
 
 def print_explanation(found: Explanation, out: Console) -> None:
-    """The decision in words, then every node and every budget."""
+    """Print the decision, then every node and every budget."""
     verdict = f"{found.action} {found.subject}" + (f" on {found.node}" if found.node else "")
     out.print(f"[bold]{verdict}[/bold]  (entry {found.seq}, {moment(found.at)}, {found.by})")
     if found.reason or found.message:
         out.print(f"{found.reason}{': ' if found.reason and found.message else ''}{found.message}")
     if found.needs:
-        out.print("asked for: " + ", ".join(f"{count} {name}" for name, count in sorted(found.needs.items())))
+        out.print("requested: " + ", ".join(f"{count} {name}" for name, count in sorted(found.needs.items())))
     for name, sizes in sorted(found.holds.items()):
         if sizes:
             holds = ", ".join(f"{_count(n, 'order')} of {_count(size, 'unit')}" for size, n in sorted(sizes.items()))
@@ -183,10 +183,10 @@ def _count(number: int, word: str) -> str:
 
 
 def budget_table(lines: Iterable[BudgetLine]) -> Table:
-    """Every tenant on the way up for each key."""
+    """Budgets up the tenant tree, for each key."""
     rows = [(b.key, b.tenant, "none" if b.budget is None else b.budget, b.charge, b.left, b.error) for b in lines]
     columns = ("key", "tenant", "budget", "charged", "left", "problem")
-    return table("Budgets on the way up", columns, rows, numbers=("budget", "charged", "left"))
+    return table("Budgets up the tenant tree", columns, rows, numbers=("budget", "charged", "left"))
 
 
 def _verdict_table(found: Explanation) -> Table:
@@ -206,14 +206,14 @@ def _verdict_table(found: Explanation) -> Table:
 
 
 def decision_line(seq: int, at: int, decision: Decision) -> str:
-    """One decision on one line."""
+    """One decision as one line of text."""
     tail = f" on {decision.node}" if decision.node else ""
     why = f"  {decision.reason + ': ' if decision.reason else ''}{decision.message}"
     return f"{seq:>7}  {moment(at)}  {decision.action.value:<15} {decision.subject}{tail}{why}"
 
 
 def holders(state: PlacementState, node: str) -> list[tuple[str, str, str, int]]:
-    """(namespace, device, VMI, units) of every device that holds units on a node."""
+    """(namespace, device, VMI, units) of each device holding units on a node."""
     return [
         (
             device.namespace,

@@ -1,6 +1,6 @@
-"""How every command ends: its exit codes and the one sentence before them.
+"""Exit codes, shared by all commands, and the error message printed before them.
 
-A code means the same for every command. Owns no command.
+A code has the same meaning in every command. Defines no command.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141
 
 EXIT_CODES = {
-    0: "yes: done, all the same, everything fits",
-    EXIT_DIFFERS: "no: a decision differs, something is blocked, left over or without a price, no such subject or time",
-    EXIT_USAGE: "an argument, a manifest or a price book cannot be used; nothing was done",
-    EXIT_JOURNAL: "the journal cannot be opened, is no journal, damaged, held by another process or from a newer build",
-    EXIT_CLUSTER: "the cluster does not answer, refuses to be read, or its kubeconfig cannot be used",
-    EXIT_OUTPUT: "the output cannot be written, or the library it needs is not installed",
+    0: "success: done, no difference, everything fits",
+    EXIT_DIFFERS: "negative: a decision differs, something is blocked, left over or unpriced, no such subject or time",
+    EXIT_USAGE: "invalid argument, manifest or price book; nothing was done",
+    EXIT_JOURNAL: "not a readable journal: missing, corrupt, locked by another process or from a newer build",
+    EXIT_CLUSTER: "the cluster is unreachable or denies access, or the kubeconfig is invalid",
+    EXIT_OUTPUT: "the output cannot be written, or a library it needs is not installed",
     EXIT_INTERRUPTED: "interrupted by Ctrl-C",
-    EXIT_PIPE: "the reader of the output went away, as in `… | head`",
+    EXIT_PIPE: "the reader closed the output pipe, as in `… | head`",
 }
-"""Every exit code to what it says."""
+"""Exit codes and their meanings."""
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """Say why on standard error and end."""
+    """Print an error message to standard error and exit."""
     click.echo(f"gpu-binder: {message}", err=True)
     sys.exit(code)
 
 
 def reason(error: OSError) -> str:
-    """What the operating system says, without its number."""
+    """The operating system's error message, without the errno."""
     return error.strerror or str(error)

@@ -1,6 +1,6 @@
-"""`replay`, `explain`, `verify` and `who`: what the journal knows, for a person at night (J7).
+"""`replay`, `explain`, `verify` and `who`: commands that query a journal (J7).
 
-Owns the arguments and the exit codes; what is found is `replay`'s and `explain`'s.
+Owns arguments and exit codes; the results come from `debugging.replay` and `debugging.explain`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ output = click.option(
     type=click.Choice(console.FORMATS),
     default="table",
     show_default=True,
-    help="How the answer is printed.",
+    help="Output format.",
 )
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _UNZONED = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d+)?)?")
@@ -43,7 +43,7 @@ journal_file = click.argument("file", type=click.Path(exists=True, dir_okay=Fals
 
 @contextmanager
 def opened(path: str) -> Iterator[SqliteJournal]:
-    """The journal, read-only: it may be written meanwhile. Ends the program with code 3 where it is none."""
+    """Open a journal read-only, even while a controller writes it. Exits with code 3 if it cannot be read."""
     try:
         journal = SqliteJournal(path, readonly=True)
     except JournalError as error:
@@ -58,7 +58,7 @@ def opened(path: str) -> Iterator[SqliteJournal]:
 
 @contextmanager
 def progress(what: str, journal: Journal) -> Iterator[Callable[[int], None] | None]:
-    """A bar on a terminal, nothing elsewhere; yields what to call with the entry reached."""
+    """Show a progress bar on a terminal; yields a callback that takes the sequence number reached, or None."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -71,8 +71,8 @@ def progress(what: str, journal: Journal) -> Iterator[Callable[[int], None] | No
 
 
 def moment_of(text: str | None) -> tuple[int | None, int | None]:
-    """`--at`: (entry, None) for a number, (None, ms) for a time, (None, None) for nothing. A time is RFC 3339; as
-    our own output has it, without a zone, it is UTC, and a date is its midnight."""
+    """Parse `--at`: (entry, None) for a number, (None, ms) for a time, (None, None) for None. A time is RFC 3339;
+    without a zone, as in our own output, it is UTC, and a date means its midnight."""
     if text is None:
         return None, None
     if text.isdigit():
@@ -91,27 +91,27 @@ def moment_of(text: str | None) -> tuple[int | None, int | None]:
 
 
 def state_at(journal: SqliteJournal, at: str | None, reached: Callable[[int], None] | None) -> PlacementState:
-    """The state at an entry or a time; the latest without one. Ends the program where the journal has neither."""
+    """The state at an entry or a time, the latest by default. Exits if the journal does not reach it."""
     seq, time = moment_of(at)
     if seq is not None and seq > journal.last_seq:
-        fail(f"there is no entry {seq}: {journal.path} ends at entry {journal.last_seq}", EXIT_DIFFERS)
+        fail(f"no entry {seq}: {journal.path} ends at entry {journal.last_seq}", EXIT_DIFFERS)
     state = restore.state_at(journal, seq=seq, at=time, progress=reached)
     if state.seq == 0:
         first = next(iter(journal.read(until=1)), None)
         if first is None:
             fail(f"{journal.path} is empty", EXIT_DIFFERS)
-        begin = f"{journal.path} begins at entry {first.seq}, {text.moment(first.at)} UTC"
-        fail(f"nothing was known yet at {at}: {begin}", EXIT_DIFFERS)
+        begin = f"{journal.path} starts at entry {first.seq}, {text.moment(first.at)} UTC"
+        fail(f"nothing is recorded at {at}: {begin}", EXIT_DIFFERS)
     return state
 
 
 @click.command("replay")
 @journal_file
-@click.option("--at", metavar="SEQ|TIME", help="The state after this entry or at this time; the latest otherwise.")
-@click.option("--decisions/--no-decisions", default=False, help="List every decision up to there as well.")
+@click.option("--at", metavar="SEQ|TIME", help="State after this entry or at this time; defaults to the latest.")
+@click.option("--decisions/--no-decisions", default=False, help="Also list every decision up to that point.")
 @output
 def replay_command(file: str, at: str | None, decisions: bool, form: str) -> None:
-    """Show the placement state at any moment of a journal FILE."""
+    """Show the placement state at any point of a journal FILE."""
     with opened(file) as journal, progress("folding", journal) as reached:
         state = state_at(journal, at, reached)
         made = []
@@ -148,21 +148,24 @@ def _plain_state(state: PlacementState) -> dict[str, object]:
 @journal_file
 @click.argument("what", type=click.Choice(tuple(explain.SUBJECT_KINDS)))
 @click.argument("subject", metavar="NAMESPACE/NAME")
-@click.option("--seq", type=int, help="Explain the decision at this entry; the last one otherwise.")
+@click.option("--seq", type=int, help="Explain the decision at this entry; defaults to the last one.")
 @output
 def explain_command(file: str, what: str, subject: str, seq: int | None, form: str) -> None:
-    """Say why a device, VMI or class of a journal FILE got what it got: every node, its units, why it lost, and
-    each budget on the way up."""
+    """Explain a decision: why a device, VMI or class got its result.
+
+    Lists every node with its units and why it was rejected, and each budget up the tenant tree.
+    """
     namespace, _, name = subject.rpartition("/")
     if not name or (what != "class" and not namespace):
         raise click.BadParameter(f"{subject!r} is not NAMESPACE/NAME", param_hint="'NAMESPACE/NAME'")
+    label = "VMI" if what == "vmi" else what
     with opened(file) as journal:
         lines = explain.history(journal, explain.SUBJECT_KINDS[what], namespace, name)
         if not lines:
-            fail(f"the journal tells of no decision about {what} {subject}", EXIT_DIFFERS)
-        wanted = seq if seq is not None else _telling(lines)
+            fail(f"no decision about {label} {subject} in this journal", EXIT_DIFFERS)
+        wanted = seq if seq is not None else _deciding_entry(lines)
         if wanted not in {line.seq for line in lines}:
-            fail(f"entry {wanted} is no decision about {what} {subject}", EXIT_DIFFERS)
+            fail(f"entry {wanted} is not a decision about {label} {subject}", EXIT_DIFFERS)
         found = explain.explain(journal, wanted)
     if form != "table":
         console.emit({"explanation": found, "history": lines}, form)
@@ -172,15 +175,15 @@ def explain_command(file: str, what: str, subject: str, seq: int | None, form: s
     out.print(console.history_table(f"{what} {subject}", lines))
 
 
-def _telling(lines: list[explain.HistoryLine]) -> int:
-    """The last entry that chose or refused something; the last of all where none did."""
+def _deciding_entry(lines: list[explain.HistoryLine]) -> int:
+    """The last entry that placed, held or refused something, or else the last entry."""
     choices = ("Bind", "RefuseBind", "Hold", "RefuseOrder", "Refuse", "Lose", "Restore")
-    telling = [line.seq for line in lines if line.action in choices]
-    return telling[-1] if telling else lines[-1].seq
+    deciding = [line.seq for line in lines if line.action in choices]
+    return deciding[-1] if deciding else lines[-1].seq
 
 
 class VerifyAnswer(Model, frozen=True, kw_only=True):
-    """What `verify -o json` prints."""
+    """Output of `verify -o json`."""
 
     entries: int
     decisions: int
@@ -194,7 +197,7 @@ class VerifyAnswer(Model, frozen=True, kw_only=True):
 def verify_command(file: str, form: str) -> None:
     """Recompute every decision of a journal FILE with this build and report the first that differs.
 
-    Exit code 0: all the same; 1: one differs, or there is no entry to verify; 3: the file cannot be read.
+    Exit code 0: no difference; 1: a decision differs or there are no entries; 3: the file cannot be read.
     """
     with opened(file) as journal, progress("verifying", journal) as reached:
         found = replay.verify(journal, reached)
@@ -234,10 +237,10 @@ def _cell(value: object) -> str:
 @click.command("who")
 @journal_file
 @click.argument("subject", metavar="NODE|NAMESPACE/DEVICE")
-@click.option("--at", metavar="SEQ|TIME", help="When; the latest otherwise.")
+@click.option("--at", metavar="SEQ|TIME", help="Entry or time; defaults to the latest.")
 @output
 def who_command(file: str, subject: str, at: str | None, form: str) -> None:
-    """Say who held the units of a node, or where a device's units were, at a moment of a journal FILE."""
+    """Show who held a node's units, or where a device's units were, at any point of a journal FILE."""
     with opened(file) as journal, progress("folding", journal) as reached:
         state = state_at(journal, at, reached)
     namespace, slash, name = subject.partition("/")
@@ -245,7 +248,7 @@ def who_command(file: str, subject: str, at: str | None, form: str) -> None:
     if slash:
         device = state.device(namespace, name)
         if device is None:
-            fail(f"there was no device {subject} at {text.moment(state.now)}", EXIT_DIFFERS)
+            fail(f"no device {subject} at {text.moment(state.now)}", EXIT_DIFFERS)
         assert device is not None
         placed, attached = device.placement, device.attachment
         rows = [
@@ -260,7 +263,7 @@ def who_command(file: str, subject: str, at: str | None, form: str) -> None:
         ]
     else:
         if state.node(subject) is None and subject not in state.accounts:
-            fail(f"there was no node {subject} at {text.moment(state.now)}", EXIT_DIFFERS)
+            fail(f"no node {subject} at {text.moment(state.now)}", EXIT_DIFFERS)
         rows = [(subject, ns, dev, vmi, units, "Bound") for ns, dev, vmi, units in console.holders(state, subject)]
         rows += [
             (subject, pod.namespace, "", pod.vmi_name or pod.name, sum(state.raw_capacity[uid].values()), "Raw")

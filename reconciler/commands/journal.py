@@ -1,6 +1,6 @@
-"""`journal info|tail|prune|export`: a journal file as a file (J1, J6).
+"""`journal info|tail|prune|export`: inspect and maintain a journal file (J1, J6).
 
-Owns what is shown of the entries themselves; what they mean is `history`'s.
+Prints raw entries; `history` owns the commands that interpret them.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ DAY_MILLISECONDS = 86_400_000
 
 @click.group("journal")
 def journal_group() -> None:
-    """Look at a journal FILE, or keep it small."""
+    """Inspect, prune or export a journal FILE."""
 
 
 @journal_group.command("info")
 @journal_file
 @output
 def info_command(file: str, form: str) -> None:
-    """How many entries of which kind, from when to when, how large."""
+    """Show size, time range and number of entries by kind."""
     with opened(file) as journal, progress("reading", journal) as reached:
         kinds: Counter[str] = Counter()
         first: Entry | None = None
@@ -65,11 +65,11 @@ def info_command(file: str, form: str) -> None:
 @journal_group.command("tail")
 @journal_file
 @click.option(
-    "-n", "--lines", type=click.IntRange(min=0), default=20, show_default=True, help="The last so many entries."
+    "-n", "--lines", type=click.IntRange(min=0), default=20, show_default=True, help="Number of entries to print."
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on as entries are written.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing entries as they are written.")
 def tail_command(file: str, lines: int, follow: bool) -> None:
-    """The newest entries, a line each."""
+    """Print the newest entries, one per line."""
     with opened(file) as journal:
         after = max(journal.first_seq - 1, journal.last_seq - lines)
         while True:
@@ -97,13 +97,13 @@ def _line(entry: Entry) -> str:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @click.option("--older-than-days", type=click.FloatRange(min=0), help="Drop entries older than this.")
 @click.option(
-    "--to-megabytes", type=click.IntRange(min=1), help="Drop the oldest entries until the file is this small."
+    "--to-megabytes", type=click.IntRange(min=1), help="Drop the oldest entries until the file fits this size."
 )
 def prune_command(file: str, older_than_days: float | None, to_megabytes: int | None) -> None:
-    """Drop old entries; replay still starts from the snapshot kept before them. Refused while a controller
-    writes the file: it prunes by itself."""
+    """Drop old entries and keep the snapshot that replay starts from. Refused while a controller
+    has the file open, which prunes it automatically."""
     if older_than_days is None and to_megabytes is None:
-        raise click.UsageError("say --older-than-days, --to-megabytes or both")
+        raise click.UsageError("give --older-than-days, --to-megabytes or both")
     before = None if older_than_days is None else now_ms() - round(older_than_days * DAY_MILLISECONDS)
     journal = SqliteJournal(file)
     try:
@@ -115,11 +115,11 @@ def prune_command(file: str, older_than_days: float | None, to_megabytes: int | 
 
 @journal_group.command("export")
 @journal_file
-@click.option("--from", "start", metavar="SEQ|TIME", help="The first entry; the oldest otherwise.")
-@click.option("--to", "end", metavar="SEQ|TIME", help="The last entry; the newest otherwise.")
+@click.option("--from", "start", metavar="SEQ|TIME", help="First entry; defaults to the oldest.")
+@click.option("--to", "end", metavar="SEQ|TIME", help="Last entry; defaults to the newest.")
 @click.option("--copy", type=click.Path(path_type=Path), help="Write a consistent copy of the whole file instead.")
 def export_command(file: str, start: str | None, end: str | None, copy: Path | None) -> None:
-    """The entries as JSON Lines on standard output, streaming; works while a controller writes."""
+    """Stream the entries to standard output as JSON Lines. Safe while a controller writes the file."""
     with opened(file) as journal:
         if copy is not None:
             journal.copy_to(str(copy))

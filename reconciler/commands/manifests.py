@@ -1,7 +1,7 @@
-"""Manifests on disk as `plan` takes them: what a YAML file asks of the binder, or exactly where it cannot be read.
+"""Reads YAML manifests for `plan`; errors name the file, document and field.
 
-Owns the way from a document to a start or an order, through the webhooks' own readers, so that a manifest means here
-what it will mean when it is applied. Neighbours: `webhooks.vmi` and `webhooks.sets` (the meaning), `plan` (the answer).
+Converts a document to a start or an order with the webhooks' own decoders, so that a manifest is interpreted exactly
+as when it is applied. Neighbours: `webhooks.vmi` and `webhooks.sets` (decoding), `debugging.planning` (the answer).
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from webhooks.vmi import VmiManifest, constraints_of, raw_entries, references_of
 
 VIRTUAL_MACHINE = "VirtualMachine"
 KINDS = {VIRTUAL_MACHINE: VMI.group, VMI.name: VMI.group, DEVICE.name: DEVICE.group}
-"""Kinds that can be planned, and their API group."""
+"""Kinds that can be planned, with their API groups."""
 
 Shape = TypeVar("Shape")
 
 
 class ManifestError(ValueError):
-    """A document that no plan can be made of: file, number of the document, field, and the way out."""
+    """A document that cannot be planned; the message names file, document, field and remedy."""
 
     def __init__(self, where: str, field: str, problem: str) -> None:
         super().__init__(f"{where}{', ' + field if field else ''}: {problem}")
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """A VM or VMI, and what its label and annotation ask for. `notes`: what the manifest leaves open."""
+    """A VM or VMI and the devices it refers to. `notes`: caveats of the plan."""
 
     kind: str
     namespace: str
@@ -89,7 +89,7 @@ class _VmSpec(msgspec.Struct, frozen=True):
 
 
 def read(paths: tuple[str, ...], namespace: str | None) -> list[Machine | Ordered]:
-    """Everything in the files that can be planned, in order. `namespace`: of documents that name none. Raises
+    """All plannable documents of the files, in order. `namespace`: the default for documents without one. Raises
     `ManifestError`."""
     found: list[Machine | Ordered] = []
     for path in paths:
@@ -97,13 +97,13 @@ def read(paths: tuple[str, ...], namespace: str | None) -> list[Machine | Ordere
         wanted = [(where, body) for where, body in known if str(body.get("kind")) in KINDS]
         if not wanted:
             kinds = ", ".join(sorted({str(body.get("kind")) for _, body in known})) or "nothing"
-            raise ManifestError(path, "", f"holds {kinds}; plan takes a {', a '.join(KINDS)}")
+            raise ManifestError(path, "", f"contains {kinds}; plan accepts {', '.join(KINDS)}")
         found += [_read_one(where, body, namespace) for where, body in wanted]
     return found
 
 
 def _documents(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(where it stands, document) of every document of a file; a List gives its items."""
+    """(location, document) of every document of a file; a List yields its items."""
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text()
         documents = list(yaml.load_all(text, Loader=_Loader))
@@ -130,7 +130,7 @@ def _documents(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Dates stay text, as the API server reads them."""
+    """Keeps dates as text, like the API server."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -143,17 +143,19 @@ def _read_one(where: str, body: dict[str, Any], namespace: str | None) -> Machin
     kind = body["kind"]
     group = str(body.get("apiVersion", "")).rpartition("/")[0]
     if group != KINDS[kind]:
-        raise ManifestError(where, "apiVersion", f"is {body.get('apiVersion')!r}, a {kind} is of {KINDS[kind]}")
+        raise ManifestError(
+            where, "apiVersion", f"is {body.get('apiVersion')!r}, but {kind} belongs to group {KINDS[kind]}"
+        )
     meta = _shaped(where, "metadata", body.get("metadata"), _Meta)
     space = meta.namespace or namespace
     if not meta.name:
-        raise ManifestError(where, "metadata.name", "is missing; a plan is for an object with a name")
+        raise ManifestError(where, "metadata.name", "is missing; only a named object can be planned")
     if not space:
-        raise ManifestError(where, "metadata.namespace", "is missing; write it there or give --namespace")
+        raise ManifestError(where, "metadata.namespace", "is missing; set it or give --namespace")
     if kind == DEVICE.name:
         spec = _shaped(where, "spec", body.get("spec"), _DeviceSpec)
         if not 1 <= spec.count <= MAX_COUNT:
-            raise ManifestError(where, "spec.count", f"is {spec.count}; it must be from 1 to {MAX_COUNT}")
+            raise ManifestError(where, "spec.count", f"is {spec.count}; it must be between 1 and {MAX_COUNT}")
         return Ordered(name=meta.name, order=Order(namespace=space, class_name=spec.class_name, count=spec.count))
     return _machine(where, body, kind, space, meta.name)
 
@@ -171,7 +173,7 @@ def _machine(where: str, body: dict[str, Any], kind: str, namespace: str, name: 
         manifest = _shaped(where, "", body, VmiManifest)
     if (manifest.metadata.labels or {}).get(DEVICES_LABEL) != TRUE:
         annotated = DEVICES_ANNOTATION in (manifest.metadata.annotations or {})
-        also = ", though the annotation of the same name is there" if annotated else ""
+        also = ", although the annotation of the same name is present" if annotated else ""
         raise ManifestError(
             where,
             f"{path}metadata.labels",
@@ -187,7 +189,7 @@ def _machine(where: str, body: dict[str, Any], kind: str, namespace: str, name: 
 
 
 def _shaped(where: str, field: str, value: Any, shape: type[Shape]) -> Shape:
-    """A part of a document in the shape it must have; null is as good as absent."""
+    """Decode a part of a document; null counts as absent. Raises `ManifestError`."""
     try:
         return msgspec.convert({} if value is None else _without_nulls(value), shape)
     except msgspec.ValidationError as error:
@@ -206,7 +208,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def plan_all(state: PlacementState, manifests: list[Machine | Ordered]) -> list[Plan]:
-    """One plan a manifest, in order, each on what the ones before it would leave. The state is not changed."""
+    """One plan per manifest, in order, each on the state its predecessors would leave. Does not modify `state`."""
     tried = what_if.copy(state)
     return [_order(tried, one) if isinstance(one, Ordered) else _start(tried, one) for one in manifests]
 
@@ -219,13 +221,13 @@ def _order(tried: PlacementState, ordered: Ordered) -> Plan:
             kind=DEVICE.name,
             subject=f"{order.namespace}/{ordered.name}",
             outcome=Outcome.HELD,
-            notes=(f"the order exists already and is {known.phase}",),
+            notes=(f"the order already exists and is {known.phase}",),
         )
     refused = _terminating(tried, order.namespace)
     if known is not None and not _same(known, order):
         message = (
             f"GPUDevice {order.namespace}/{ordered.name} exists with {known.count} units of {known.class_name!r}, "
-            "which cannot change; delete it, or order under another name"
+            "which cannot be changed; delete it or use another name"
         )
         refused.append(Refusal(reason=Reason.IMMUTABLE_FIELD, message=message))
     found = plan_order(tried, DEVICE.name, ordered.name, order, refused=refused)
@@ -243,7 +245,7 @@ def _start(tried: PlacementState, machine: Machine) -> Plan:
     running = tried.vmi(machine.namespace, machine.name)
     if running is not None or tried.devices_of_vmi(machine.namespace, machine.name):
         where = f" on {running.node}" if running is not None and running.node else ""
-        notes.append(f"the VM has its devices{where} already; this is what its restart would get")
+        notes.append(f"the VM already has its devices{where}; this is what a restart would get")
         what_if.stop(tried, machine.namespace, machine.name)
     devices = [found for name in machine.wanted.held if (found := tried.device(machine.namespace, name)) is not None]
     start = Start(
@@ -253,7 +255,11 @@ def _start(tried: PlacementState, machine: Machine) -> Plan:
         templates=tuple(machine.wanted.templates.values()),
         constraints=machine.wanted.constraints,
     )
-    refused = [*_terminating(tried, machine.namespace), *_raw(tried, machine), *_standing(tried, machine.wanted)]
+    refused = [
+        *_terminating(tried, machine.namespace),
+        *_raw(tried, machine),
+        *_unusable_devices(tried, machine.wanted),
+    ]
     planned = plan_start(tried, machine.kind, start, refused=refused, notes=notes)
     if planned.node:
         what_if.place(tried, start, planned.node)
@@ -269,17 +275,17 @@ def _terminating(state: PlacementState, namespace: str) -> list[Refusal]:
 
 
 def _raw(state: PlacementState, machine: Machine) -> list[Refusal]:
-    """The VM's own GPU entries where the policy forbids them (W2)."""
+    """The VM's raw GPU entries, if the policy forbids them (W2)."""
     forbidden = state.settings.raw_name_policy is RawNamePolicy.FORBIDDEN
     if not forbidden or not machine.namespace.startswith(TENANT_PREFIX):
         return []
     entries = raw_entries(machine.manifest, state.effective_names)
-    message = f"GPUs are given by device reference here, not by resource name; remove {', '.join(entries)}"
+    message = f"GPUs must be requested by device reference, not by resource name; remove {', '.join(entries)}"
     return [Refusal(reason=Reason.RAW_NAME_FORBIDDEN, message=message)] if entries else []
 
 
-def _standing(state: PlacementState, wanted: DeviceSet) -> list[Refusal]:
-    """What the webhook finds wrong with single devices before it asks the binder (W2, B1)."""
+def _unusable_devices(state: PlacementState, wanted: DeviceSet) -> list[Refusal]:
+    """Refusals of single devices, as the webhook makes them before it asks the binder (W2, B1)."""
 
     def check(vmi_name: str, device: Device) -> Refusal | None:
         return checks.device_unusable(state, Start(namespace=device.namespace, vmi_name=vmi_name, devices=(device,)))

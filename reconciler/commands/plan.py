@@ -1,7 +1,7 @@
-"""`plan`: what a manifest would get, or what emptying a node would take, before anybody does it.
+"""`plan`: dry run of a manifest or of draining a node.
 
-Owns the arguments, where the state comes from (a journal or a live cluster) and the exit codes; the answers are
-`plan`'s and `drain`'s.
+Owns arguments, the source of the state (a journal or a live cluster) and exit codes; the answers come from
+`debugging.planning`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from reconciler.runtime.wall_clock import now_ms
 
 
 class PlanAnswer(Model, frozen=True, kw_only=True):
-    """What `plan -o json` prints. `source`: the journal or the API server; `at`: RFC 3339; `entry`: of the journal."""
+    """Output of `plan -o json`. `source`: journal file or live cluster; `at`: RFC 3339; `entry`: journal entry."""
 
     source: str
     at: str
@@ -43,28 +43,30 @@ class PlanAnswer(Model, frozen=True, kw_only=True):
     "paths",
     multiple=True,
     metavar="FILE",
-    help="Manifest with VirtualMachines, VirtualMachineInstances or GPUDevices; - reads standard input.",
+    help="Manifest of VirtualMachines, VirtualMachineInstances or GPUDevices; - reads standard input.",
 )
-@click.option("--drain", "node", metavar="NODE", help="Plan the restarts that would empty this node instead.")
+@click.option("--drain", "node", metavar="NODE", help="Plan the restarts that drain this node instead.")
 @click.option(
     "--journal",
     "file",
     type=click.Path(exists=True, dir_okay=False),
-    help="Plan on the state of a journal; on the live cluster otherwise.",
+    help="Plan on the state of this journal; defaults to the live cluster.",
 )
 @click.option(
-    "--at", metavar="SEQ|TIME", help="The journal's state after this entry or at this time; the latest otherwise."
+    "--at", metavar="SEQ|TIME", help="Journal state after this entry or at this time; defaults to the latest."
 )
-@click.option("-n", "--namespace", help="Namespace of manifests that name none.")
+@click.option("-n", "--namespace", help="Namespace for manifests without one.")
 @click.option(
-    "--kubeconfig", type=click.Path(dir_okay=False), help="Kubeconfig of the live cluster, as kubectl finds it."
+    "--kubeconfig",
+    type=click.Path(dir_okay=False),
+    help="Kubeconfig of the live cluster; found like kubectl's by default.",
 )
 @click.option("--context", help="Context of the kubeconfig.")
 @click.option(
     "--settings-namespace",
     default=Settings().namespace,
     show_default=True,
-    help="Namespace of the controller, where it publishes its settings.",
+    help="Namespace in which the controller publishes its settings.",
 )
 @output
 def plan_command(
@@ -78,16 +80,16 @@ def plan_command(
     settings_namespace: str,
     form: str,
 ) -> None:
-    """Say which node a VM would get, whether an order would be held, or everything that speaks against it.
+    """Show which node a VM would get and whether an order would be held, or everything that blocks it.
 
-    Several manifests are planned in order, each on what the ones before it would leave; nothing is written anywhere.
-    Exit code 0: everything fits; 1: something is blocked; 2: a manifest or an argument cannot be used; 3: the journal
-    cannot be read; 4: the cluster does not answer.
+    Manifests are planned in order, each on the state its predecessors would leave. Nothing is written.
+    Exit code 0: everything fits; 1: something is blocked; 2: invalid manifest or argument; 3: the journal
+    cannot be read; 4: the cluster cannot be read.
     """
     if bool(paths) == bool(node):
         raise click.UsageError("give either -f FILE or --drain NODE")
     if at is not None and file is None:
-        raise click.UsageError("--at is a moment of a journal; give --journal FILE as well")
+        raise click.UsageError("--at refers to a journal; give --journal FILE as well")
     try:
         wanted = manifests.read(paths, namespace) if paths else []
     except manifests.ManifestError as error:
@@ -98,7 +100,7 @@ def plan_command(
         try:
             drained = drain(state, node)
         except LookupError:
-            fail(f"there is no node {node}; the nodes are: {_some(state.node_names())}", EXIT_DIFFERS)
+            fail(f"no node {node}; the nodes are:  {_some(state.node_names())}", EXIT_DIFFERS)
     _show(
         PlanAnswer(
             source=source, at=wire.from_ms(state.now), entry=state.seq if file else 0, plans=plans, drain=drained
@@ -124,7 +126,7 @@ def _live_state(kubeconfig: str | None, context: str | None, settings_namespace:
         return asyncio.run(_read_live(kubeconfig, context, settings_namespace))
     except (ClusterError, wire.WireError) as error:
         fail(f"the cluster cannot be read: {error}; or give --journal FILE", EXIT_CLUSTER)
-    raise AssertionError("fail ends the program")
+    raise AssertionError("fail() exits")
 
 
 async def _read_live(

@@ -1,4 +1,4 @@
-"""A plan for a person on a terminal. Owns the words and the tables; the content is `plan`'s and `drain`'s."""
+"""Tables of a plan for a terminal. Owns presentation; the content comes from `debugging.planning`."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from reconciler.debugging.planning.drain import Drain
 from reconciler.debugging.planning.plan import Outcome, Plan
 
 SHOWN_NODES = 20
-"""More lines hide the answer; `-o json` has every node."""
+"""Nodes listed in a table; `-o json` has all of them."""
 
 
 def print_plan(plan: Plan, out: Console) -> None:
-    """The verdict, what speaks against it, the nodes and the budgets."""
+    """Print the verdict, the blockers, the nodes and the budgets."""
     verdicts = {
         Outcome.BOUND: f"would start on {plan.node}",
         Outcome.HELD: "would be held",
-        Outcome.BLOCKED: f"is blocked by {len(plan.blockers)} thing{'s'[: len(plan.blockers) != 1]}",
+        Outcome.BLOCKED: f"is blocked for {len(plan.blockers)} reason{'s'[: len(plan.blockers) != 1]}",
     }
     asked = ", ".join(f"{count} {name}" for name, count in sorted(plan.needs.items()))
     out.print(
         f"\n[bold]{plan.kind} {escape(plan.subject)} {verdicts[plan.outcome]}[/bold]"
-        + (f" (asks for {escape(asked)})" if asked else ""),
+        + (f" (requests {escape(asked)})" if asked else ""),
         soft_wrap=True,
     )
     for note in plan.notes:
         out.print(f"note: {note}", markup=False, soft_wrap=True)
     if plan.blockers:
         rows = [(blocker.reason, blocker.missing or "", blocker.message) for blocker in plan.blockers]
-        out.print(table("In the way", ("reason", "missing", "why"), rows, numbers=("missing",)))
+        out.print(table("Blockers", ("reason", "missing", "why"), rows, numbers=("missing",)))
     if plan.nodes:
         _print_nodes(plan, out)
     if plan.budgets:
@@ -57,14 +57,14 @@ def _print_nodes(plan: Plan, out: Console) -> None:
     columns = ("node", "verdict", f"free {', '.join(names)}", "missing", "left", "why")
     out.print(table("Nodes", columns, rows, numbers=("missing", "left")))
     if len(plan.nodes) > SHOWN_NODES:
-        out.print(f"and {len(plan.nodes) - SHOWN_NODES} nodes more; -o json has every one")
+        out.print(f"and {len(plan.nodes) - SHOWN_NODES} more nodes; -o json lists all")
 
 
 def print_drain(drain: Drain, out: Console) -> None:
-    """The restarts in their order, then what somebody else has to move."""
+    """Print the restarts in order, then the raw use that its owners have to move."""
     stuck = f", {drain.stuck} of them fit nowhere" if drain.stuck else ""
     count = "1 VM" if len(drain.moves) == 1 else f"{len(drain.moves)} VMs"
-    out.print(f"\n[bold]To empty {escape(drain.node)}, {count} must restart{stuck}[/bold]")
+    out.print(f"\n[bold]To drain {escape(drain.node)}, {count} must restart{stuck}[/bold]")
     rows = [
         (
             number,
@@ -81,5 +81,5 @@ def print_drain(drain: Drain, out: Console) -> None:
         out.print(table("Restarts, in this order", columns, rows, numbers=("", "missing")))
     if drain.raw:
         raw = [(f"{p.namespace}/{p.pod}", p.vmi, sum(p.units.values())) for p in drain.raw]
-        title = "Raw use that its owners have to move"
+        title = "Raw use, to be moved by its owners"
         out.print(table(title, ("pod", "vmi", "units"), raw, numbers=("units",)))

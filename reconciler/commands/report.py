@@ -1,6 +1,6 @@
-"""`report`: a journal as one HTML page that opens anywhere.
+"""`report`: render a journal as one self-contained HTML page.
 
-Owns the arguments, the file that is written and the exit codes; the picture is `report`'s, the page `report_page`'s.
+Owns arguments, the output file and exit codes; `debugging.report` builds the page.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from reconciler.debugging.report.page_data import Bounds
 @click.command("report")
 @journal_file
 @click.option(
-    "--html", "out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The page to write."
+    "--html", "out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="HTML file to write."
 )
-@click.option("--from", "start", metavar="SEQ|TIME", help="Begin here; at the journal's first entry otherwise.")
-@click.option("--to", "end", metavar="SEQ|TIME", help="End here; at the journal's last entry otherwise.")
+@click.option("--from", "start", metavar="SEQ|TIME", help="Start of the report; defaults to the first entry.")
+@click.option("--to", "end", metavar="SEQ|TIME", help="End of the report; defaults to the last entry.")
 @click.option(
     "--explained",
     type=click.IntRange(min=0),
     default=Bounds().explained,
     show_default=True,
-    help="So many refusals and losses carry their reasons, and as many binds, the newest of each.",
+    help="How many refusals and losses, and how many binds, to explain; newest first.",
 )
 def report_command(file: str, out: Path, start: str | None, end: str | None, explained: int) -> None:
-    """Write a journal FILE as one HTML page: units per node over time, who holds them, refusals and losses.
+    """Render a journal FILE as one HTML page: units per node over time, their holders, refusals and losses.
 
-    The page needs no network. A click on a mark or a bar shows the decision: every node and why it lost, every budget.
-    It stays readable at thousands of nodes: the newest marks and bars are kept, and points that lie close together
-    become one. Exit code 1: nothing was recorded in that time; 3: the journal cannot be read; 5: the page cannot be
+    The page needs no network. Click an incident or a bar for its decision: every node and why it was rejected, every
+    budget. To stay readable with thousands of nodes, it keeps only the newest incidents and bars and merges adjacent
+    points. Exit code 1: nothing was recorded in that period; 3: the journal cannot be read; 5: the page cannot be
     written.
     """
-    with opened(file) as journal, progress("drawing", journal) as reached:
+    with opened(file) as journal, progress("rendering", journal) as reached:
         begin, finish = _moment(journal, start), _moment(journal, end)
         try:
             data = build(journal, start=begin, end=finish, bounds=Bounds(explained=explained), progress=reached)
@@ -53,24 +53,24 @@ def report_command(file: str, out: Path, start: str | None, end: str | None, exp
     except OSError as error:
         fail(f"{out} cannot be written: {reason(error)}", EXIT_OUTPUT)
     click.echo(
-        f"{out}: {len(data.bars)} bars, {len(data.incidents)} marks, {len(data.explained)} explained, "
+        f"{out}: {len(data.bars)} bars, {len(data.incidents)} incidents, {len(data.explained)} explained, "
         f"{len(text.encode()) / 1e6:.1f} MB"
     )
 
 
 def _moment(journal: Journal, text: str | None) -> int | None:
-    """ms since the epoch of an entry number or a time."""
+    """Milliseconds since the epoch for an entry number or a time."""
     seq, at = moment_of(text)
     if seq is None:
         return at
     entry = next(iter(journal.read(after=seq - 1, until=seq)), None) if seq > 0 else None
     if entry is None:
-        raise click.BadParameter(f"there is no entry {seq}; the journal ends at entry {journal.last_seq}")
+        raise click.BadParameter(f"no entry {seq}; the journal ends at entry {journal.last_seq}")
     return entry.at
 
 
 def _write(out: Path, text: str) -> None:
-    """The whole page or none: a page that is open somewhere is never half."""
+    """Write the page atomically."""
     beside = out.with_name(out.name + ".part")
     try:
         beside.write_text(text, encoding="utf-8")

@@ -1,6 +1,6 @@
-"""`run`: the flags of the controller and webhooks.
+"""`run`: the controller and webhooks of one replica.
 
-Owns the mapping from flags to `settings.RunOptions`: one flag a field, its help beside it. The environment variable
+Owns the flags, one per field of `settings.RunOptions`, and their help. The environment variable
 of a flag is GPU_BINDER_RUN_ and its name.
 """
 
@@ -19,40 +19,40 @@ from reconciler.runtime.settings import OptionError, RunOptions
 
 HELP = {
     "namespace": "Namespace of the controller, its lease and the settings ConfigMap.",
-    "identity": "Name of this replica; the pod's name in a cluster.",
-    "journal": "SQLite file of this replica's journal.",
-    "kubeconfig": "Kubeconfig file; in-cluster credentials otherwise.",
+    "identity": "Name of this replica; in a cluster, the name of its pod.",
+    "journal": "SQLite file for this replica's journal.",
+    "kubeconfig": "Kubeconfig file; defaults to in-cluster credentials.",
     "context": "Context of the kubeconfig.",
-    "listen_host": "Address of the webhooks.",
+    "listen_host": "Listen address of the webhooks.",
     "listen_port": "Port of the webhooks (HTTPS).",
-    "metrics_host": "Address of metrics and health.",
-    "metrics_port": "Port of metrics and health (HTTP).",
-    "tls_cert": "Serving certificate (PEM), read again when it changes.",
-    "tls_key": "Key of the serving certificate (PEM).",
+    "metrics_host": "Listen address for metrics and health.",
+    "metrics_port": "Port for metrics and health (HTTP).",
+    "tls_cert": "Serving certificate (PEM), reloaded on change.",
+    "tls_key": "Private key of the serving certificate (PEM).",
     "tls_ca": "Certificate authority of the serving certificate (PEM).",
-    "tls_secret": "Make and rotate the certificate in this Secret; mounted files otherwise.",
-    "service_name": "Service the webhooks are called by, for the self-made certificate.",
-    "webhook_config_name": "Webhook configurations whose caBundle follows the self-made certificate.",
-    "service_account": "Our own user name; asked of the API server otherwise.",
-    "resource_names": "Further GPU resource names, comma-separated.",
-    "raw_name_policy": "Whether tenants may ask for a GPU by its resource name.",
-    "manager_users": "User names whose launchers and VMIs the raw-name policy leaves to the webhooks.",
-    "bind_deadline_seconds": "How long a start waits for the binder.",
-    "lost_grace_seconds": "How long a node may serve too few units before devices are Lost.",
+    "tls_secret": "Issue and rotate the certificate in this Secret; by default mounted files are used.",
+    "service_name": "Service of the webhooks, named in the self-issued certificate.",
+    "webhook_config_name": "Webhook configurations whose caBundle is kept in sync with the self-issued certificate.",
+    "service_account": "User name of the controller; queried from the API server by default.",
+    "resource_names": "Additional GPU resource names, comma-separated.",
+    "raw_name_policy": "Whether tenants may request GPUs by resource name.",
+    "manager_users": "Users whose launchers and VMIs are checked by the webhooks instead of the raw-name policy.",
+    "bind_deadline_seconds": "How long a start waits for its placement.",
+    "lost_grace_seconds": "How long a node may serve too few units before devices become Lost.",
     "attach_grace_seconds": "How long an attachment may wait for its VMI.",
-    "settle_seconds": "How long a pod must run unlisted before its use counts as raw in usage records.",
-    "report_stale_seconds": "Age at which a node agent's report stops speaking.",
+    "settle_seconds": "How long a pod must run without being claimed by a VMI before it is metered as raw use.",
+    "report_stale_seconds": "Age at which a node agent's report is stale.",
     "lease_name": "Name of the leader lease.",
-    "lease_seconds": "How long others wait for a silent leader.",
-    "renew_seconds": "How long a leader believes in a lease it could not renew.",
-    "retry_seconds": "How often the lease is tried or renewed.",
-    "journal_days": "Entries older than this are pruned.",
-    "journal_megabytes": "The journal is pruned to this size.",
-    "snapshot_entries": "A snapshot is taken after this many entries.",
-    "drain_seconds": "How long webhooks are still served after SIGTERM.",
+    "lease_seconds": "Lease duration: how long other replicas wait before they take over.",
+    "renew_seconds": "Renew deadline: how long a leader keeps trying to renew before it steps down.",
+    "retry_seconds": "Interval between attempts to acquire or renew the lease.",
+    "journal_days": "Prune entries older than this.",
+    "journal_megabytes": "Prune the journal to this size.",
+    "snapshot_entries": "Number of entries between snapshots.",
+    "drain_seconds": "How long webhooks are served after SIGTERM.",
     "log_level": "debug, info, warning or error.",
 }
-"""Field of RunOptions to the help of its flag."""
+"""Help of each flag, by field of RunOptions."""
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:

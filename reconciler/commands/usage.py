@@ -1,7 +1,6 @@
-"""`usage`: who had what, where, from when to when, out of one or more replicas' journals (U1, U2, U3).
+"""`usage`: export usage records from the journals of one or more replicas (U1, U2, U3).
 
-Owns the arguments, the progress bar and the exit codes; records, formats and statements are `export`'s, `focus`'
-and `statement`'s.
+Owns arguments, the progress bar and exit codes; `billing` owns records, formats and statements.
 """
 
 from __future__ import annotations
@@ -36,24 +35,26 @@ FORMATS = ("jsonl", "csv", "focus", "parquet")
 @click.command("usage")
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
 @click.option(
-    "--from", "start", metavar="TIME", help="Beginning of the window (RFC 3339); the oldest record otherwise."
+    "--from", "start", metavar="TIME", help="Start of the window (RFC 3339), inclusive; defaults to the oldest record."
 )
-@click.option("--to", "end", metavar="TIME", help="End of the window, not in it; all there is otherwise.")
-@click.option("--tenant", default="", help="Only this tenant's namespace and the tenants below it.")
-@click.option("--open/--no-open", "include_open", default=False, help="Also what still goes on, up to what is known.")
-@click.option("--cluster", default="default", show_default=True, help="The cluster's name, in every record.")
-@click.option("--format", "form", type=click.Choice(FORMATS), default="jsonl", show_default=True, help="Format.")
+@click.option("--to", "end", metavar="TIME", help="End of the window, exclusive; unlimited by default.")
+@click.option("--tenant", default="", help="Only this tenant's namespace and its descendants.")
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="File, or for Parquet a directory; standard output otherwise."
+    "--open/--no-open", "include_open", default=False, help="Include ongoing usage up to the last known time."
 )
-@click.option("--prices", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Price book, for FOCUS.")
-@click.option("--issuer", default="hoster", show_default=True, help="Who bills, for FOCUS.")
-@click.option("--account", default="gpu", show_default=True, help="Billing account, for FOCUS.")
-@click.option("--region", default="", help="Region, for FOCUS; the cluster's name otherwise.")
+@click.option("--cluster", default="default", show_default=True, help="Cluster name, set in every record.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="jsonl", show_default=True, help="Output format.")
 @click.option(
-    "--live", is_flag=True, help="The journals are written now: one that tells nothing new had nothing to tell."
+    "--out", type=click.Path(path_type=Path), help="Output file, or directory for Parquet; defaults to standard output."
 )
-@click.option("--currency", default="USD", show_default=True, help="Currency of a FOCUS export without prices.")
+@click.option("--prices", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Price book for FOCUS.")
+@click.option("--issuer", default="hoster", show_default=True, help="Invoice issuer for FOCUS.")
+@click.option("--account", default="gpu", show_default=True, help="Billing account for FOCUS.")
+@click.option("--region", default="", help="Region for FOCUS; defaults to the cluster name.")
+@click.option(
+    "--live", is_flag=True, help="The journals are being written: treat one without new entries as up to date."
+)
+@click.option("--currency", default="USD", show_default=True, help="Currency of a FOCUS export without a price book.")
 def usage_command(
     files: tuple[str, ...],
     start: str | None,
@@ -70,10 +71,10 @@ def usage_command(
     live: bool,
     currency: str,
 ) -> None:
-    """Usage records of one cluster out of its replicas' journal FILES, without doubles."""
+    """Export deduplicated usage records of one cluster from its replicas' journal FILES."""
     window = (_time(start, "--from"), _time(end, "--to"))
     if form == "focus" and None in window:
-        raise click.UsageError("--format focus is a statement of a period: give --from and --to")
+        raise click.UsageError("--format focus covers a billing period: give --from and --to")
     if form == "parquet" and out is None:
         raise click.UsageError("--format parquet writes a directory: give --out")
     if prices is not None and form != "focus":
@@ -98,7 +99,7 @@ def usage_command(
                 now=now,
                 progress=reached,
             )
-            records = _noticed(found, tenant)
+            records = _warn_if_empty(found, tenant)
             if form == "parquet":
                 assert out is not None
                 write_parquet(records, out, cluster=cluster)
@@ -115,15 +116,15 @@ def usage_command(
         fail(f"{out or 'standard output'} cannot be written: {reason(error)}", EXIT_OUTPUT)
 
 
-def _noticed(records: Iterator[T], tenant: str) -> Iterator[T]:
-    """The records as they are; none at all is said on standard error, so that a mistyped tenant is no empty bill."""
+def _warn_if_empty(records: Iterator[T], tenant: str) -> Iterator[T]:
+    """Pass the records through; warn on standard error if there are none, for example because of a mistyped tenant."""
     found = False
     for record in records:
         found = True
         yield record
     if not found:
-        whose = f"{tenant} and the tenants below it" if tenant else "anybody"
-        click.echo(f"gpu-binder: no usage by {whose} is recorded in this window", err=True)
+        whose = f" of {tenant} and its descendants" if tenant else ""
+        click.echo(f"gpu-binder: no usage{whose} in this window", err=True)
 
 
 def _write_focus(
@@ -141,22 +142,24 @@ def _write_focus(
     assert start is not None and end is not None
     if now_ms() < closes_at(end):
         closes = export.rfc3339(closes_at(end))
-        click.echo(f"gpu-binder: the statement is provisional until {closes}: late facts may still change it", err=True)
+        click.echo(
+            f"gpu-binder: the statement is provisional until {closes}: late entries may still change it", err=True
+        )
     charges = statement(journals, cluster=cluster, start=start, end=end, tenant=tenant, now=now, progress=reached)
     with _whole(out) as file_out:
-        focus.write_focus(_noticed(charges, tenant), file_out, issuer=issuer, start=start, prices=book)
+        focus.write_focus(_warn_if_empty(charges, tenant), file_out, issuer=issuer, start=start, prices=book)
 
 
 def _time(text: str | None, option: str) -> int | None:
     seq, at = moment_of(text)
     if seq is not None:
-        raise click.BadParameter(f"{text!r} is an entry; a window is given in times", param_hint=option)
+        raise click.BadParameter(f"{text!r} is an entry number; a window takes times", param_hint=option)
     return at
 
 
 @contextmanager
 def _output(out: Path | None) -> Iterator[IO[str]]:
-    """The file, or standard output. A file appears whole or not at all."""
+    """The output file, written atomically, or standard output."""
     if out is None:
         yield sys.stdout
         return
@@ -181,7 +184,7 @@ def _whole(out: Path | None) -> Iterator[IO[str]]:
 
 @contextmanager
 def _bar() -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on a terminal, nothing elsewhere."""
+    """Show a progress bar on a terminal; yields a callback (done, total), or None."""
     if not sys.stderr.isatty():
         yield None
         return

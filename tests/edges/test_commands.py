@@ -286,7 +286,7 @@ def test_a_time_is_taken_as_our_own_tables_write_it(journal: Path, written: str,
 
 @pytest.mark.parametrize(
     ("at", "text"),
-    [("99999", "ends at entry"), ("0", "begins at entry 1"), ("2025-12-31", "begins at entry 1")],
+    [("99999", "ends at entry"), ("0", "starts at entry 1"), ("2025-12-31", "starts at entry 1")],
 )
 @pytest.mark.parametrize("command", ["replay FILE", "who FILE gpu-1", "plan --drain gpu-1 --journal FILE"])
 def test_a_moment_the_journal_does_not_have(journal: Path, command: str, at: str, text: str) -> None:
@@ -299,7 +299,7 @@ def test_a_mistyped_tenant_is_no_silent_empty_bill(journal: Path) -> None:
     for form in (("--format", "csv"), ("--format", "focus", "--from", "2026-01-01", "--to", "2026-02-01")):
         found = run("usage", str(journal), "--tenant", "tenant-acmee", *form)
         assert found.exit_code == 0 and len(found.stdout.splitlines()) == 1
-        assert "no usage by tenant-acmee" in found.stderr
+        assert "no usage of tenant-acmee" in found.stderr
     assert run("usage", str(journal), "--tenant", "tenant-acme").stderr == ""
 
 

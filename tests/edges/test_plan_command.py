@@ -174,18 +174,18 @@ def _without(manifest: dict[str, Any], *path: str) -> dict[str, Any]:
 BROKEN = {
     "not YAML": ("a: [", "is not YAML"),
     "no object": ("- a\n- b", "document 1: must be an object"),
-    "nothing to plan": ("kind: Service", "holds Service; plan takes a VirtualMachine"),
+    "nothing to plan": ("kind: Service", "contains Service; plan accepts VirtualMachine"),
     "wrong group": (yaml.safe_dump(order("a") | {"apiVersion": "v1"}), "document 1, apiVersion: is 'v1'"),
     "no name": (yaml.safe_dump(_without(order("a"), "metadata", "name")), "metadata.name: is missing"),
     "no namespace": (
         yaml.safe_dump(_without(order("a"), "metadata", "namespace")),
-        "metadata.namespace: is missing; write it there or give --namespace",
+        "metadata.namespace: is missing; set it or give --namespace",
     ),
     "count of a word": (
         yaml.safe_dump(order("a") | {"spec": {"className": "a", "count": "x"}}),
         "spec.count: Expected",
     ),
-    "count of nothing": (yaml.safe_dump(order("a", count=0)), "spec.count: is 0; it must be from 1 to"),
+    "count of nothing": (yaml.safe_dump(order("a", count=0)), "spec.count: is 0; it must be between 1 and"),
     "no class": (yaml.safe_dump(order("a") | {"spec": {}}), "spec: Object missing required field `className`"),
     "unknown field": (
         yaml.safe_dump(order("a") | {"spec": {"className": "a", "unit": 2}}),
@@ -193,7 +193,7 @@ BROKEN = {
     ),
     "no label": (
         yaml.safe_dump(_without(machine("a", []), "spec", "template", "metadata", "labels")),
-        f'spec.template.metadata.labels: label {DEVICES_LABEL}: "true" is missing, though the annotation',
+        f'spec.template.metadata.labels: label {DEVICES_LABEL}: "true" is missing, although the annotation',
     ),
     "no annotation": (
         yaml.safe_dump(_without(machine("a", [], kind=VMI.name), "metadata", "annotations")),
