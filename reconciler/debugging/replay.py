@@ -80,8 +80,8 @@ def verify(journal: Journal, progress: Progress | None = None, *, build: str = V
 
 
 DIES_WITH_THE_PROCESS = ("questions", "deadlines")
-"""Of a snapshot: what was put on the agenda while deciding is not in the journal, and a killed process forgot it. A
-new term asks everything anew, so nothing depends on it."""
+"""Of a snapshot: items added while deciding are not in the journal, and a killed process lost them. A
+new term enqueues everything, so nothing depends on them."""
 
 
 def _compare(state: PlacementState, recorded: Snapshot) -> Difference | None:
