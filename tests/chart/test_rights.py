@@ -93,3 +93,12 @@ def test_N2_the_comparison_tells_missing_and_spare_rights():
     ]
     assert missing(grants, calls) == [calls[1]]
     assert spare(grants, calls) == [grants[1]]
+
+
+def test_N9_the_hosters_class_role_writes_classes_only_and_is_bound_to_nobody():
+    manifests = render()
+    role = pick(manifests, "ClusterRole", "-class-admin")
+    (rule,) = role["rules"]
+    assert rule["resources"] == ["gpuclasses"] and {"create", "update", "delete"} <= set(rule["verbs"])
+    assert not [name for name in role["metadata"]["labels"] if "aggregate-to" in name]
+    assert role["metadata"]["name"] not in [b["roleRef"]["name"] for b in of_kind(manifests, "ClusterRoleBinding")]
