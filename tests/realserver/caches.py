@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from reconciler.cluster.kube import KubeCluster
-from reconciler.cluster.memory.json_objects import Document, api_version
+from reconciler.cluster.memory.json_objects import Document
 from reconciler.cluster.port import ClusterError
 from reconciler.core.model.objects import Kind
 
@@ -88,7 +88,7 @@ class Mirror:
 
     def _complete(self, item: Document) -> Document:
         """Items of a list do not say what they are."""
-        return {"kind": self.kind.name, "apiVersion": api_version(self.kind), **item}
+        return {"kind": self.kind.name, "apiVersion": self.kind.api_version, **item}
 
 
 class Mirrors:
@@ -135,7 +135,7 @@ class PlayerPort(KubeCluster):
     mirrors: Mirrors | None = None
 
     async def create(self, kind: Kind, namespace: str, body: dict[str, Any], *, dry_run: bool = False) -> bytes:
-        typed = {"apiVersion": api_version(kind), "kind": kind.name, **body}
+        typed = {"apiVersion": kind.api_version, "kind": kind.name, **body}
         answer = await super().create(kind, namespace, typed, dry_run=dry_run)
         if not dry_run:
             self._assume(kind, answer)
