@@ -23,7 +23,6 @@ import msgspec
 
 from journal import events
 from reconciler.cluster.kube import KubeCluster
-from reconciler.cluster.memory.json_objects import api_version
 from reconciler.cluster.memory.manifests import (
     class_body,
     device_body,
@@ -60,7 +59,7 @@ async def together(work: Iterable[Awaitable[Any]], at_once: int) -> list[Any]:
 
 
 async def create(port: KubeCluster, kind: Kind, namespace: str, body: dict[str, Any]) -> None:
-    await port.create(kind, namespace, {"apiVersion": api_version(kind), "kind": kind.name, **body})
+    await port.create(kind, namespace, {"apiVersion": kind.api_version, "kind": kind.name, **body})
 
 
 # Writes

@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 from trustme import CA
 
-from reconciler.cluster.memory.json_objects import Document, api_version, merge_patch
+from reconciler.cluster.memory.json_objects import Document, merge_patch
 from reconciler.cluster.memory.kubevirt import VirtController, launcher, refused, virt_api
 from reconciler.cluster.memory.pods import FINISHED, deleting, phase_of
 from reconciler.cluster.port import ClusterError, NotFound, Preconditions, Rejected
@@ -254,7 +254,7 @@ def vmi_of(machine: Document) -> Document:
     template = (machine.get("spec") or {}).get("template") or {}
     given = template.get("metadata") or {}
     owner = {
-        "apiVersion": api_version(VM),
+        "apiVersion": VM.api_version,
         "kind": VM.name,
         "name": machine["metadata"]["name"],
         "uid": machine["metadata"]["uid"],
@@ -263,4 +263,4 @@ def vmi_of(machine: Document) -> Document:
     }
     metadata = {"name": machine["metadata"]["name"], "ownerReferences": [owner]}
     metadata |= {field: given[field] for field in ("labels", "annotations") if given.get(field)}
-    return {"apiVersion": api_version(VMI), "kind": VMI.name, "metadata": metadata, "spec": template.get("spec") or {}}
+    return {"apiVersion": VMI.api_version, "kind": VMI.name, "metadata": metadata, "spec": template.get("spec") or {}}

@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from reconciler.cluster.kube import KubeCluster
-from reconciler.cluster.memory.json_objects import api_version
 from reconciler.cluster.port import AlreadyExists, NotFound, Unavailable
 from reconciler.core.model.objects import SETTINGS, Kind, Object
 from tests.chart.charting import of_kind, render
@@ -60,7 +59,7 @@ async def unregister(control_plane: ControlPlane) -> None:
 
 async def put(port: KubeCluster, kind: Kind, body: dict[str, Any]) -> None:
     """Create a configuration, in place of one that has its name."""
-    typed = {"apiVersion": api_version(kind), "kind": kind.name, **body}
+    typed = {"apiVersion": kind.api_version, "kind": kind.name, **body}
     with contextlib.suppress(AlreadyExists):
         await port.create(kind, "", typed)
         return
