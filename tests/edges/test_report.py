@@ -386,7 +386,7 @@ def test_j7_the_command_writes_the_page_and_says_what_is_in_it(tmp_path: Path) -
 
     result = call()
     assert result.exit_code == 0, result.output
-    assert "4 marks" in result.output
+    assert "4 incidents" in result.output
     assert len(data_of(out.read_text())["marks"]) == 4
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []
     assert call("--to", "1970-01-01T00:20:00Z").exit_code == 0
