@@ -1,4 +1,4 @@
-"""The journal and the cluster explained to people: replay, verify, explain, plans and the HTML report (J7).
+"""Debugging tools: replay, verify, explain, plans and the HTML report (J7).
 
-Reads only; nothing in here writes to a journal or a cluster.
+Read-only: never writes to a journal or a cluster.
 """

@@ -1,4 +1,4 @@
-"""Explain a decision: every node with its units and why it was not chosen, each budget on the way up (J7).
+"""Explain a decision: every node with its units and why it was not chosen, each budget up the tenant tree (J7).
 
 Owns the recomputation of one decision's reasons from the state before it. No explanation is stored: the checks that
 decided are run again. Neighbours: `outcomes` reads the entry, `replay` restores the state.
@@ -139,7 +139,7 @@ def _with_reasons(state: PlacementState, base: Explanation, start: Start) -> Exp
 
 
 def budget_lines(state: PlacementState, namespace: str, class_names: list[str]) -> Iterator[BudgetLine]:
-    """Every tenant on the way up for each key that new devices of these classes are charged to."""
+    """Every tenant up the tree for each key that new devices of these classes are charged to."""
     keys = {tenants.class_key(name) for name in class_names}
     keys |= {tenants.raw_key(state.class_resources[name]) for name in class_names if name in state.class_resources}
     for key in sorted(keys):

@@ -1,7 +1,7 @@
-"""The journal read again: the state at any time, and whether this build decides as the one that wrote it (J7).
+"""Replay a journal: the state at any time, and whether this build makes the decisions recorded in it (J7).
 
-Owns the way back from entries to states. Neighbours: `explain` for one decision, `core.snapshot` for where a
-replay starts. Reads only; works on a journal that is being written.
+Owns the reconstruction of states from entries. Neighbours: `explain` for one decision, `core.snapshot` for where a
+replay starts. Read-only; works on a journal that is being written.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from reconciler.runtime.restore import Progress, start
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """The first decision that differs. `recorded` None: the journal holds none where this build decides one;
-    `recomputed` None: the other way round. `what`: where they part, in one line."""
+    """The first decision that differs. `recorded` None: this build makes a decision that the journal does not
+    hold; `recomputed` None: the reverse. `what`: the first difference, in one line."""
 
     seq: int
     at: int
@@ -55,10 +55,10 @@ def decision_of(event: events.Decided) -> Decision:
 
 
 def verify(journal: Journal, progress: Progress | None = None, *, build: str = VERSION) -> Verified:
-    """Recompute every decision from what was known before it.
+    """Recompute every decision from the state before it.
 
     Starts at the first entry, or where the journal was pruned at its oldest snapshot. The newest snapshot is compared
-    as well, where `build` took it: what a replica remembers is what its journal says.
+    as well if `build` took it.
     """
     first = journal.first_seq
     state = PlacementState() if first <= 1 else start(journal, seq=_oldest(journal, first))

@@ -1,1 +1,1 @@
-"""What-if: a start, an order or the drain of a node, judged by the binder's own checks on a copy of the state."""
+"""What-if plans for a start, an order or a node drain, using the binder's own checks on a copy of the state."""

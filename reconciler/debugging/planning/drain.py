@@ -1,10 +1,10 @@
-"""What emptying a node would take: which VMs must restart, in which order, and where each of them would land.
+"""Plan a node drain: which VMs must restart, in which order, and where each would land.
 
-Owns the order (the largest set first, then by name: a small set still fits where a large one does not) and the trying
-of one restart after another on a copy of the state. The answers are the binder's own. Neighbours: `plan`, `what_if`.
+Owns the order (the largest set first, then by name: a small set still fits where a large one does not) and trying
+one restart after another on a copy of the state. The binder's own checks decide. Neighbours: `plan`, `what_if`.
 
-A VM that fits nowhere is left stopped: its held devices stay held, as they would. Orders that wait are not given what
-a stop frees.
+A VM that fits nowhere is left stopped: its held devices stay held. Pending orders do not receive what a
+stop frees.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from reconciler.debugging.planning.plan import Blocker, blockers, start_refusals
 
 class Move(Model, frozen=True, kw_only=True):
     """One VM of the drained node. `units`: per resource name. `node`: where its set would go, "" where it fits nowhere;
-    then `blockers` say why, `nodes` what every other node says, and `missing` how many units the closest of them lacks
-    (0: units are not what is lacking)."""
+    then `blockers` gives the reasons, `nodes` the verdict on every other node, and `missing` the units that the closest
+    one lacks (0: units are not the problem)."""
 
     namespace: str
     vmi: str
@@ -36,7 +36,7 @@ class Move(Model, frozen=True, kw_only=True):
 
 
 class RawPod(Model, frozen=True, kw_only=True):
-    """A pod on the node that uses GPUs no device covers: whoever made it has to move it (R8)."""
+    """A pod on the node that uses GPUs no device covers: its owner has to move it (R8)."""
 
     namespace: str
     pod: str
@@ -58,8 +58,8 @@ class Drain(Model, frozen=True, kw_only=True):
 
 
 def drain(state: PlacementState, node: str) -> Drain:
-    """The restarts that would empty a node (cordoned first), each tried on what the ones before it left. Raises
-    `LookupError` for a node that is not there. The state is not changed."""
+    """The restarts that would empty a node (cordoned first), each tried on the state the previous ones left. Raises
+    `LookupError` for an unknown node. The state is not changed."""
     tried = what_if.copy(state)
     what_if.cordon(tried, node)
     moves = tuple(_move(tried, node, namespace, vmi) for namespace, vmi in _largest_first(state, node))

@@ -1,7 +1,7 @@
 """The placement state of a live cluster, read once: every kind listed, decoded and folded as a replica would.
 
-Owns one look at a cluster for tools that have no journal at hand; nothing is written and nobody leads. What only
-history tells is not in it: cards that left a report while their node still advertises them (C27), running grace times,
+Owns a one-off read of a cluster for tools without a journal; writes nothing and does not take part in leader election.
+History is missing from it: cards that left a report while their node still advertises them (C27), running grace periods,
 and how long an agent's report has been silent by our own clock; the report's own time stands in for the last.
 """
 

@@ -1,12 +1,12 @@
-"""What would happen: the node a start would get, whether an order would be held, or every reason why not.
+"""Plan a request: the node a start would get, whether an order would be held, or every reason why not.
 
-Owns the completeness of the answer. The binder stops at the first refusal; a plan asks the same checks (`core.checks`)
-and the same placement to the end, so that nobody removes one obstacle only to meet the next. The first blocker is the
-refusal the binder would give, and there is none exactly where it would say yes. Neighbours: `drain` (a whole node),
+Owns the completeness of the answer. The binder stops at the first refusal; a plan runs all of the same checks
+(`admission.checks`) and the same placement, so that nobody removes one obstacle only to meet the next. The first
+blocker is the refusal the binder would give; there is none exactly when it would accept. Neighbours: `drain` (a whole node),
 `what_if` (states that have not happened), `explain` (what did happen).
 
-What a plan cannot know: devices and pods that come between it and the real request, and how much memory KubeVirt adds
-to the guest's for the launcher.
+A plan cannot know the devices and pods created between it and the real request, nor the memory overhead KubeVirt adds
+for the launcher.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from reconciler.debugging import explain
 
 
 class Outcome(StrEnum):
-    """What would become of it."""
+    """The predicted outcome."""
 
     BOUND = "Bound"
     HELD = "Held"
@@ -34,7 +34,7 @@ class Outcome(StrEnum):
 
 
 class Blocker(Model, frozen=True, kw_only=True):
-    """One reason why not. `missing`: units lacking for a yes, 0 where no number would help."""
+    """One reason why not. `missing`: units short, 0 where more units would not help."""
 
     reason: str
     message: str
@@ -43,8 +43,8 @@ class Blocker(Model, frozen=True, kw_only=True):
 
 class Plan(Model, frozen=True, kw_only=True):
     """The answer for one manifest. `subject`: NAMESPACE/NAME. `node`: of a start that would be bound. `needs`: units
-    per resource name. `nodes`: every node against the set, the best first. `budgets`: every tenant on the way up for
-    each key that something new is charged to. `notes`: what the answer takes for granted."""
+    per resource name. `nodes`: every node against the set, the best first. `budgets`: every tenant up the tree for
+    each key that something new is charged to. `notes`: the assumptions made."""
 
     kind: str
     subject: str
@@ -65,7 +65,7 @@ def plan_start(
     refused: Sequence[Refusal] = (),
     notes: Sequence[str] = (),
 ) -> Plan:
-    """What the binder would answer to a start on this state. `refused`: what the webhook would refuse before it asks;
+    """The binder's answer to a start on this state. `refused`: the webhook's own refusals before that;
     `kind`: of the manifest."""
     found = [*refused, *start_refusals(state, start)]
     wanted = _known(checks.set_request(state, start))
@@ -110,7 +110,7 @@ def plan_order(
 
 
 def _known(wanted: SetRequest) -> SetRequest:
-    """The set without units whose resource name nobody knows: no node can be asked about these."""
+    """The set without units of unknown resource names, which no node can be checked for."""
     return msgspec.structs.replace(wanted, needs={name: n for name, n in wanted.needs.items() if name})
 
 
@@ -126,8 +126,7 @@ def blockers(found: Iterable[Refusal]) -> tuple[Blocker, ...]:
 
 
 def order_refusals(state: PlacementState, order: Order) -> list[Refusal]:
-    """Every check of an order that says no, in the order they run (P1); of a class nobody knows there is nothing more
-    to ask."""
+    """Every failing check of an order, in the order they run (P1); an unknown class ends the list."""
     found: list[Refusal] = []
     for check in ABOUT_AN_ORDER:
         refusal = check(state, order)
@@ -141,7 +140,7 @@ def order_refusals(state: PlacementState, order: Order) -> list[Refusal]:
 
 
 def start_refusals(state: PlacementState, start: Start) -> list[Refusal]:
-    """Every check of a start that says no, in the order they run, and the lack of a node at the end. Empty where
+    """Every failing check of a start, in the order they run, and the lack of a node at the end. Empty where
     `checks.judge_start` gives a node; else its refusal is the first."""
     found: list[Refusal] = []
     whole = _of_known_classes(state, start)
@@ -177,7 +176,7 @@ def _parts(start: Start) -> Iterator[Start]:
 
 
 def _class_refusals(state: PlacementState, start: Start) -> list[Refusal]:
-    """What `checks.class_unusable` would say first, and everything it would say after that."""
+    """Every refusal of `checks.class_unusable`, not just the first."""
     first = checks.class_unusable(state, start)
     found = [] if first is None else [first]
     for template in start.templates:

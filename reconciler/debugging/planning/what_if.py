@@ -1,7 +1,7 @@
-"""A copy of the placement state on which things are tried that have not happened.
+"""Apply hypothetical changes to a copy of the placement state.
 
-Owns what a hold, a start, a stop and a cordon leave behind, in the words of the binder's own writes. Decides nothing:
-`plan` asks the binder's checks and puts their answer here. A copy is never written anywhere.
+Owns the effects of a hold, a start, a stop and a cordon, expressed as the binder's own writes. Decides nothing: `plan`
+runs the binder's checks and applies their result here. A copy is never written anywhere.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from reconciler.core.state.placement_state import PlacementState
 
 
 def copy(state: PlacementState) -> PlacementState:
-    """The same state, to be changed freely."""
+    """An independent copy of the state."""
     return snapshot.restore(snapshot.export(state))
 
 
 def hold(state: PlacementState, namespace: str, name: str, class_name: str, count: int) -> None:
-    """An order is made and accepted (P1b); one that was Pending under this name becomes Held."""
+    """Create and accept an order (P1b); a Pending one of this name becomes Held."""
     known = state.device(namespace, name)
     ordered = known or Device(
         name=name,
@@ -52,7 +52,7 @@ def hold(state: PlacementState, namespace: str, name: str, class_name: str, coun
 
 
 def cordon(state: PlacementState, node: str) -> None:
-    """The node takes nothing new. Raises `LookupError` where there is no such node."""
+    """Mark the node unschedulable. Raises `LookupError` for an unknown node."""
     known = state.node(node)
     if known is None:
         raise LookupError(node)
@@ -60,7 +60,7 @@ def cordon(state: PlacementState, node: str) -> None:
 
 
 def restart_of(state: PlacementState, namespace: str, vmi_name: str) -> Start:
-    """What a VMI would ask for if it were stopped and started again: its held devices and its templates (P5), with
+    """What a VMI would request after a stop and start: its held devices and its templates (P5), with
     the constraints of its last request. The devices are those before the stop."""
     devices = state.devices_of_vmi(namespace, vmi_name)
     request = next((device.bind_request for device in devices if device.bind_request is not None), None)
@@ -75,7 +75,7 @@ def restart_of(state: PlacementState, namespace: str, vmi_name: str) -> Start:
 
 
 def stop(state: PlacementState, namespace: str, vmi_name: str) -> None:
-    """The VMI and its launchers are gone: held devices are Held, template devices and deleted ones go (P5)."""
+    """Remove the VMI and its launchers: held devices are Held, template devices and deleted ones go (P5)."""
     vmi = state.vmi(namespace, vmi_name)
     if vmi is not None:
         for pod in state.launchers(vmi):
@@ -100,13 +100,13 @@ def _released(state: PlacementState, device: Device) -> Device | None:
 
 
 def current(state: PlacementState, start: Start) -> Start:
-    """The start with its devices as the state has them now; those that are gone stay as they were."""
+    """The start with the current values of its devices; deleted ones stay as they were."""
     devices = [state.device(device.namespace, device.name) or device for device in start.devices]
     return msgspec.structs.replace(start, devices=tuple(devices))
 
 
 def place(state: PlacementState, start: Start, node: str) -> None:
-    """The set is on the node, its launcher about to come: what the binder writes for a yes (B2)."""
+    """Place the set on the node with its launcher still to come, as the binder does on acceptance (B2)."""
     request = BindRequest(
         id=f"{start.namespace}/{start.vmi_name}",
         vmi_name=start.vmi_name,
@@ -130,7 +130,7 @@ def place(state: PlacementState, start: Start, node: str) -> None:
 
 
 def _made(state: PlacementState, start: Start) -> Sequence[Device]:
-    """The template devices of a start. A "/" keeps their names apart from every name there can be."""
+    """The template devices of a start. A "/" in their names rules out collisions."""
     return [
         Device(
             name=f"{start.vmi_name}/{index}",

@@ -1,7 +1,7 @@
-"""A journal as a picture: units per node over time, who held them, and every refusal and loss.
+"""Build the report data: units per node over time, who held them, and every refusal and loss.
 
-Owns the one pass through the journal and where it starts. What comes out is bounded whatever the journal's length
-(`shapes.Bounds`). Neighbours: `timeline` (what is noted along the fold), `page` (the page).
+Owns the one pass through the journal and where it starts. The result is bounded regardless of the journal's length
+(`page_data.Bounds`). Neighbours: `timeline` (recorded along the fold), `page` (the page).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from reconciler.debugging.report.timeline import TimelineBuilder
 from reconciler.runtime import restore
 
 _CHUNK = 5_000
-"""Entries read at once on the way back from the end; bounds the memory of the search."""
+"""Entries per read while searching backwards; bounds memory."""
 
 
 def build(
@@ -25,7 +25,7 @@ def build(
     bounds: Bounds | None = None,
     progress: restore.Progress | None = None,
 ) -> ReportData:
-    """The picture of the time from `start` to `end` (ms since the epoch; the whole journal without). Raises the
+    """The report of the time from `start` to `end` (ms since the epoch; the whole journal without). Raises the
     journal's errors, and `LookupError` where nothing was recorded in that time."""
     bounds = bounds or Bounds()
     last = journal.last_seq if end is None else journal.seq_at(end)
@@ -51,8 +51,8 @@ def _state_after(journal: Journal, seq: int) -> PlacementState:
 
 
 def _explained(journal: Journal, before: int, last: int, most: int) -> frozenset[int]:
-    """The entries whose decisions are explained. Which are the newest is found from the end, since one explanation asks
-    every node; only so much of the journal is read for it as holds them."""
+    """The entries whose decisions are explained, newest first from the journal's end: an explanation judges every node,
+    so only as much of the journal is read as is needed."""
     known: dict[tuple[str, ...], int] = {}
     upper = last
     while upper > before:

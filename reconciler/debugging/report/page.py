@@ -1,8 +1,8 @@
-"""The report as one HTML page that needs nothing else: no network, no server, no second file.
+"""Render the report as one self-contained HTML page: no network, no server, no second file.
 
-Owns how a picture is packed into the page and that nothing in it can be taken for markup: names and messages come from
-tenants. The page's own script puts them on the screen as text only, and a content security policy lets no other script
-run and nothing be fetched. Neighbours: `assets` (the page's script and style), `shapes` (what is shown).
+Owns the packing of report data and its escaping: names and messages come from tenants. The page's script renders them as
+text only; a content security policy allows no other script and no requests. Neighbours: `assets` (script and style),
+`page_data` (what is shown).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _asset(name: str) -> str:
 
 
 def _policy(*scripts: str) -> str:
-    """Only these scripts run; images may be made by the page itself; nothing is loaded from anywhere."""
+    """Allow only these scripts and images the page itself generates; load nothing."""
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts
     )
@@ -76,7 +76,7 @@ def _json(value: Any) -> str:
 
 
 class _Packed:
-    """The picture in small: texts that repeat stand once and are referred to by number."""
+    """Compact report data: repeated texts are stored once and referred to by index."""
 
     def __init__(self, data: ReportData) -> None:
         self._picture = data

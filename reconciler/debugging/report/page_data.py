@@ -1,6 +1,6 @@
-"""What the report's page shows, as plain values.
+"""The data the report page shows, as plain values.
 
-Owns the shapes between the pass through the journal (`timeline`) and the page (`page`).
+Owns the structs between the pass through the journal (`timeline`) and the page (`page`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ INCIDENTS = {
     Action.LOSE: "lost",
     Action.RESTORE: "returned",
 }
-"""Decisions that are marks, and their kind."""
+"""Decisions that are incidents, and their kind."""
 BARS = (Action.BIND, Action.LOSE, Action.RESTORE)
 """Decisions that begin a bar."""
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a page holds at most, so that a browser opens it with ease. The newest is kept.
+    """Limits of a page, so that a browser opens it with ease; the newest data is kept.
 
     `points`: change points over all nodes and names. `bars`: on all nodes. `incidents`: refusals, and as many losses
     and returns. `explained`: incidents with their reasons, and as many binds; `explanation_bytes`: of these on the
@@ -39,8 +39,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bar(Span, kw_only=True):
-    """Units of a node in one hand. `kind`: bound, lost or raw. `name`: the device's or the pod's. `seq`: the entry of
-    the decision that began it, 0 where this journal holds none. `open`: it goes on."""
+    """Units of a node held by one owner. `kind`: bound, lost or raw. `name`: the device's or the pod's. `seq`: the entry of
+    the decision that began it, 0 where this journal holds none. `open`: still going on."""
 
     node: str
     kind: str
@@ -59,8 +59,8 @@ class Bar(Span, kw_only=True):
 class Incident(msgspec.Struct, kw_only=True):
     """A refusal, a loss or a return. `kind`: refused, lost or returned; `resources`: the names it is about.
 
-    An order that waits is refused anew whenever the numbers change: that is one mark at the first time, with the last
-    words, `again` more times. `seq`: the last entry of it."""
+    A pending order is refused again whenever the numbers change: that is one incident at the first time with the last
+    message, repeated `again` times. `seq`: its last entry."""
 
     at: int
     seq: int
@@ -87,14 +87,14 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explained(msgspec.Struct, frozen=True, kw_only=True):
-    """An explanation whose nodes are in groups: every node is there, and a thousand of them take little room."""
+    """An explanation with its nodes grouped by verdict: every node is listed in little space."""
 
     what: Explanation
     groups: tuple[Group, ...]
 
     @property
     def bytes(self) -> int:
-        """About what it takes on the page."""
+        """Approximate size on the page."""
         return 600 + sum(150 + len(group.why) + 5 * len(group.nodes) for group in self.groups)
 
 
@@ -103,7 +103,7 @@ class ReportData(msgspec.Struct, kw_only=True):
 
     `series`: (node, resource name) to points of (served or -1 where unknown, placed, raw, free). `totals`: a resource
     name to points of (served, placed, raw, free, held by orders placed nowhere, nodes whose number is unknown).
-    `step`: the finest time told apart. `counts`: kind of mark to how many there were, `reasons`: of the refusals."""
+    `step`: the finest time told apart. `counts`: incidents per kind, `reasons`: of the refusals."""
 
     start: int
     end: int

@@ -1,4 +1,4 @@
-"""What changed when, in bounded memory: watched dicts, series of change points that grow coarser, lanes for bars.
+"""Time series in bounded memory: change-tracking dicts, down-sampled change points, lanes for bars.
 
 Owns the down-sampling of the report. Knows nothing of GPUs: values are tuples of whole numbers, times are ms since the
 epoch.
@@ -22,7 +22,7 @@ FIRST_STEP = 1000
 
 
 class Series(Generic[Key]):
-    """Change points per key, at most `most` over all keys, as far as one point a key allows. While they fit they are
+    """Change points per key, at most `most` over all keys, but at least one point a key. While they fit they are
     exact; then points of one key that lie within `step` ms become one, the last of them."""
 
     def __init__(self, most: int) -> None:
@@ -59,7 +59,7 @@ class Series(Generic[Key]):
 
 
 class Noted(dict[Key, Content]):
-    """A dict that remembers which keys were set or removed since the last `take`; all of them at first."""
+    """A dict that tracks the keys set or removed since the last `take`; initially all."""
 
     def __init__(self, items: dict[Key, Content]) -> None:
         super().__init__(items)

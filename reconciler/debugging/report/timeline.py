@@ -1,9 +1,9 @@
-"""What is noted for the report while the fold goes through the journal.
+"""Record what the report shows while the journal is folded.
 
 Owns bars (who holds which units, from when to when) and series (what each node has). Neighbours: `incidents` (what
-was decided and why), `gather` (feeds the entries).
+was decided and why), `build` (feeds the entries).
 
-Which nodes and devices an entry changed is not guessed: the state's own dicts of accounts and devices are watched.
+The nodes and devices an entry changed are exact: the state's own dicts of accounts and devices are tracked.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from reconciler.debugging.report.page_data import BARS, Bar, Bounds, ReportData
 from reconciler.debugging.report.series import Noted, Series, Value
 
 UNKNOWN = -1
-"""Served units of a node that does not say (R5)."""
+"""Served units of a silent node (R5)."""
 
 
 class TimelineBuilder:
-    """Folds entries into a state of its own and draws what changes."""
+    """Folds entries into its own state and records what changes."""
 
     def __init__(self, state: PlacementState, start: int, bounds: Bounds, explained: frozenset[int]) -> None:
         """`explained`: the entries whose decisions are explained."""
@@ -51,7 +51,7 @@ class TimelineBuilder:
         self._note(start)
 
     def take(self, entry: Entry) -> None:
-        """One entry: explain it if it decides, fold it, note what changed."""
+        """One entry: explain it if it is a decision, fold it, record what changed."""
         self._entry = entry
         if isinstance(entry.event, events.Decided):
             decision = replay.decision_of(entry.event)
@@ -174,8 +174,8 @@ class TimelineBuilder:
         )
 
     def _covered(self, uid: str, bar: Bar) -> bool:
-        """No raw use after all: a live pod that its VMI lists by now was its launcher all the time (U1b), and one whose
-        device is Lost there shows as that."""
+        """Not raw use: a live pod that its VMI lists was its launcher from the start (U1b), and one whose device is Lost
+        there is shown as lost."""
         pod = self._state.pod(uid)
         vmi = self._state.vmi(pod.namespace, pod.vmi_name) if pod is not None and pod.vmi_name else None
         if pod is not None and vmi is not None and uid in vmi.active_pods and not pod.terminal:
@@ -195,7 +195,7 @@ class TimelineBuilder:
     # The end
 
     def data(self, first_seq: int, last_seq: int, end: int | None) -> ReportData:
-        """Everything noted; what still goes on is open and ends at `end`, the last entry's time where None."""
+        """Everything recorded; what is still going on is open and ends at `end`, the last entry's time where None."""
         end = max(self._start, self._state.now if end is None else end)
         raw = (bar for bars in self._raw_on.values() for bar in bars.values())
         still = [*self._open.values(), *(bar for bar in raw if not self._lost_beside(bar))]
