@@ -1,8 +1,8 @@
 """The placement state of a live cluster, read once: every kind listed, decoded and folded as a replica would.
 
-Owns a one-off read of a cluster for tools without a journal; writes nothing and does not take part in leader election.
-History is missing from it: cards that left a report while their node still advertises them (C27), running grace periods,
-and how long an agent's report has been silent by our own clock; the report's own time stands in for the last.
+Owns a one-off read of a cluster for tools without a journal; writes nothing and never leads. History is missing from
+it: cards that left a report while their node still advertises them (C27), running grace periods, and how long an
+agent's report has been silent by our own clock; the report's own time stands in for the last.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Plan a request: the node a start would get, whether an order would be held, or every reason why not.
 
-Owns the completeness of the answer. The binder stops at the first refusal; a plan runs all of the same checks
-(`admission.checks`) and the same placement, so that nobody removes one obstacle only to meet the next. The first
-blocker is the refusal the binder would give; there is none exactly when it would accept. Neighbours: `drain` (a whole node),
-`what_if` (states that have not happened), `explain` (what did happen).
+Owns the completeness of the answer. The binder stops at the first refusal; a plan runs all checks and the placement, so
+that nobody removes one obstacle only to meet the next. The first blocker is the refusal the binder would give; there is
+none exactly when it would accept. Neighbours: `drain` (a whole node), `what_if` (states that have not happened),
+`explain` (what did happen).
 
 A plan cannot know the devices and pods created between it and the real request, nor the memory overhead KubeVirt adds
 for the launcher.

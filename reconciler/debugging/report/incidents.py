@@ -75,7 +75,7 @@ class Incidents:
         self._add(_incident("refused", refusal_outcome(entry, event), names))
 
     def seen(self, entry: Entry, bar: Bar, device: Device) -> None:
-        """A device became or ceased to be Lost by another replica's decision, which this journal cannot explain."""
+        """A device became Lost, or ceased to be, by a decision this journal does not hold."""
         lost = bar.kind == "lost"
         self._add(
             Incident(
@@ -138,8 +138,8 @@ def groups(verdicts: Iterable[Verdict]) -> tuple[Group, ...]:
 
 
 def newest(entries: Iterable[Entry], most: int, known: dict[tuple[str, ...], int]) -> bool:
-    """Go back through `entries` (the newest first) and collect in `known` which decisions to explain: `most` incidents and
-    `most` binds; of a repeated refusal only the last. True once there are enough of both."""
+    """Go back through `entries` (the newest first) and collect in `known` which decisions to explain: `most` incidents
+    and `most` binds; of a repeated refusal only the last. True once there are enough of both."""
     incidents = sum(key[0] == "incident" for key in known)
     binds = len(known) - incidents
     for entry in entries:

@@ -1,7 +1,7 @@
 """Render the report as one self-contained HTML page: no network, no server, no second file.
 
-Owns the packing of report data and its escaping: names and messages come from tenants. The page's script renders them as
-text only; a content security policy allows no other script and no requests. Neighbours: `assets` (script and style),
+Owns the packing of report data and its escaping: names and messages come from tenants. The page's script renders them
+as text only; a content security policy allows no other script and no requests. Neighbours: `assets` (script and style),
 `page_data` (what is shown).
 """
 

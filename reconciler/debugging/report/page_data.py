@@ -39,8 +39,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bar(Span, kw_only=True):
-    """Units of a node held by one owner. `kind`: bound, lost or raw. `name`: the device's or the pod's. `seq`: the entry of
-    the decision that began it, 0 where this journal holds none. `open`: still going on."""
+    """Units of a node held by one owner. `kind`: bound, lost or raw. `name`: the device's or the pod's. `seq`: the
+    entry of the decision that began it, 0 where this journal holds none. `open`: still going on."""
 
     node: str
     kind: str
@@ -59,8 +59,8 @@ class Bar(Span, kw_only=True):
 class Incident(msgspec.Struct, kw_only=True):
     """A refusal, a loss or a return. `kind`: refused, lost or returned; `resources`: the names it is about.
 
-    A pending order is refused again whenever the numbers change: that is one incident at the first time with the last
-    message, repeated `again` times. `seq`: its last entry."""
+    A pending order is refused again whenever the numbers change: one incident at the first time with the last message,
+    repeated `again` times. `seq`: its last entry."""
 
     at: int
     seq: int

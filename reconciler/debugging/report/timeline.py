@@ -174,8 +174,8 @@ class TimelineBuilder:
         )
 
     def _covered(self, uid: str, bar: Bar) -> bool:
-        """Not raw use: a live pod that its VMI lists was its launcher from the start (U1b), and one whose device is Lost
-        there is shown as lost."""
+        """Not raw use: a live pod that its VMI lists was its launcher from the start (U1b); one with a Lost device is
+        shown as lost."""
         pod = self._state.pod(uid)
         vmi = self._state.vmi(pod.namespace, pod.vmi_name) if pod is not None and pod.vmi_name else None
         if pod is not None and vmi is not None and uid in vmi.active_pods and not pod.terminal:
