@@ -145,7 +145,7 @@ def check_no_overlap(found: list[Record]) -> None:
     assert len(ids) == len(set(ids))
 
 
-class Player:
+class RandomStory:
     """Does one random thing after another, each by its own name in `do`."""
 
     def __init__(self, seed: int) -> None:
@@ -284,13 +284,13 @@ class Player:
 
 
 def play(seed: int, steps: int, *, lagging: bool = False) -> Story:
-    player = Player(seed)
+    actions = RandomStory(seed)
     for _ in range(steps):
-        player.step()
+        actions.step()
         if lagging:
-            player.lag()
-    player.world.wait(1)
-    return player.world
+            actions.lag()
+    actions.world.wait(1)
+    return actions.world
 
 
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 40), data=st.data())

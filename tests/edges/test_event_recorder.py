@@ -26,7 +26,7 @@ NS = "tenant-acme"
 
 
 class Told:
-    """A stage whose one replica announces."""
+    """One replica with its event recorder."""
 
     def __init__(self) -> None:
         self.env = Environment()

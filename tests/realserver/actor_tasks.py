@@ -19,7 +19,7 @@ from reconciler.cluster.memory.json_objects import Document
 from reconciler.cluster.memory.tenant_actions import document
 from reconciler.cluster.port import ClusterError, NotFound
 from reconciler.core.model.objects import DEVICE, NODE, POD, VMI, Kind
-from tests.realserver.caches import Mirrors, PlayerPort
+from tests.realserver.caches import ActorPort, Mirrors
 from tests.realserver.cleanup import Belongings
 from tests.realserver.controlplane import ControlPlane
 from tests.realserver.kubelets import RealKubelets
@@ -70,16 +70,16 @@ subjects:
 class ActorTasks:
     """The players of one control plane; one at a time. `admin`, `tenant_port` and `virt_port` are ports to use."""
 
-    admin: PlayerPort
-    tenant_port: PlayerPort
-    virt_port: PlayerPort
+    admin: ActorPort
+    tenant_port: ActorPort
+    virt_port: ActorPort
     kubelets: RealKubelets
 
     def __init__(self, control_plane: ControlPlane) -> None:
         self.control_plane = control_plane
         self.mirrors = Mirrors(VMI, VM, POD, NODE)
         self._tasks: list[asyncio.Task[None]] = []
-        self._ports: list[PlayerPort] = []
+        self._ports: list[ActorPort] = []
         self._virt_api = virt_api_server(control_plane.authority)
 
     # Life
@@ -175,9 +175,9 @@ class ActorTasks:
 
     # Inside
 
-    async def _port(self, user: str) -> PlayerPort:
-        port = await PlayerPort.connect(str(self.control_plane.kubeconfig(user)))
-        assert isinstance(port, PlayerPort)
+    async def _port(self, user: str) -> ActorPort:
+        port = await ActorPort.connect(str(self.control_plane.kubeconfig(user)))
+        assert isinstance(port, ActorPort)
         port.mirrors = self.mirrors
         self._ports.append(port)
         return port

@@ -129,7 +129,7 @@ class Mirrors:
             await mirror.listed.wait()
 
 
-class PlayerPort(KubeCluster):
+class ActorPort(KubeCluster):
     """A player's access: what it wrote is in its mirrors when the call returns."""
 
     mirrors: Mirrors | None = None

@@ -14,7 +14,7 @@ from reconciler.cluster.memory.pods import deleting
 from reconciler.cluster.port import AlreadyExists, ClusterError, NotFound
 from reconciler.core.model.objects import DEVICE, KUBEVIRT, NAMESPACE, NODE, POD, VMI, Kind, Object
 from reconciler.core.model.vocabulary import ROOT_TENANT
-from tests.realserver.caches import PlayerPort
+from tests.realserver.caches import ActorPort
 from tests.realserver.kubevirt import VM
 
 SERVICE_ACCOUNT = Kind("ServiceAccount", "", "v1", "serviceaccounts", True, Object)
@@ -24,7 +24,7 @@ Until = Callable[..., Awaitable[Any]]
 
 
 class Belongings:
-    def __init__(self, port: PlayerPort) -> None:
+    def __init__(self, port: ActorPort) -> None:
         self._port = port
         self._namespaces: dict[str, None] = {}
         self._objects: dict[tuple[str, str, str], Kind] = {}

@@ -14,13 +14,13 @@ from reconciler.cluster.memory.pods import deleting, node_of, phase_of, ready
 from reconciler.cluster.memory.scheduling import admission_status
 from reconciler.cluster.port import ClusterError, Conflict, NotFound
 from reconciler.core.model.objects import NODE, POD
-from tests.realserver.caches import Mirrors, PlayerPort
+from tests.realserver.caches import ActorPort, Mirrors
 
 
 class RealKubelets:
     """All kubelets. Pods whose node is gone are the real pod garbage collector's."""
 
-    def __init__(self, mirrors: Mirrors, port: PlayerPort) -> None:
+    def __init__(self, mirrors: Mirrors, port: ActorPort) -> None:
         self._mirrors = mirrors
         self._port = port
         self._held: set[str] = set()

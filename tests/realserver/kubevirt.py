@@ -22,7 +22,7 @@ from reconciler.cluster.memory.pods import FINISHED, deleting, phase_of
 from reconciler.cluster.port import ClusterError, NotFound, Preconditions, Rejected
 from reconciler.core.model.objects import POD, VMI, Kind, Object
 from reconciler.core.model.vocabulary import CREATED_BY_LABEL, MIGRATION_LABEL
-from tests.realserver.caches import Mirrors, PlayerPort
+from tests.realserver.caches import ActorPort, Mirrors
 
 VM = Kind("VirtualMachine", "kubevirt.io", "v1", "virtualmachines", True, Object, foreign=True)
 VIRT_API_CONFIGURATION = "virt-api-mutator"
@@ -134,7 +134,7 @@ class Backoff:
 class LauncherController(VirtController):
     """virt-controller's part for VMIs: launchers that an API server takes, refusals retried with backoff."""
 
-    def __init__(self, mirrors: Mirrors, port: PlayerPort) -> None:
+    def __init__(self, mirrors: Mirrors, port: ActorPort) -> None:
         super().__init__(mirrors.documents, port)
         self._real_port = port
         self._backoff = Backoff()
@@ -177,7 +177,7 @@ def launcher_pod(vmi: Document, migration_uid: str = "") -> Document:
 class MachineController:
     """virt-controller's part for VirtualMachines: a VMI from the template while the machine is to run."""
 
-    def __init__(self, mirrors: Mirrors, port: PlayerPort) -> None:
+    def __init__(self, mirrors: Mirrors, port: ActorPort) -> None:
         self._mirrors = mirrors
         self._port = port
         self._backoff = Backoff()

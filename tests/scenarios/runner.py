@@ -1,4 +1,4 @@
-"""Plays a scenario file: commands on a stage and what they print.
+"""Runs a scenario file: commands on an environment and the lines they print.
 
 A file is read by people who know GPUs and not Python: a line that begins with `$` is a command, the lines below it up
 to the next blank one are what it prints; everything else is prose. Names are `tenant/name` without the `tenant-`
@@ -26,7 +26,7 @@ GPU = "example.com/gpu"
 
 
 class Scenario:
-    """One stage and the commands on it. Every command returns the lines it prints."""
+    """One environment and the commands on it. Every command returns the lines it prints."""
 
     def __init__(self) -> None:
         self.env = Environment()

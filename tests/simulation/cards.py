@@ -13,7 +13,7 @@ from reconciler.cluster.memory.pods import node_of, phase_of
 from reconciler.core.model.objects import DEVICE, POD
 from reconciler.core.model.vocabulary import Mode
 from tests.simulation import fault_story
-from tests.simulation.fault_story import HarshStory
+from tests.simulation.fault_story import FaultStory
 from tests.simulation.hardware import COSTS, LARGE, PART, SMALL, WHOLE, CardKubelets, Hardware
 from tests.simulation.safety import HOLDING, by_vmi, short, status
 from tests.simulation.story import Story
@@ -150,13 +150,13 @@ class CardStory(Cards, Story):
         self.add_cards(seed)
 
 
-class HarshCardStory(Cards, HarshStory):
+class FaultCardStory(Cards, FaultStory):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.safety.know(CARD_CLASSES)
         self.add_cards(seed)
 
     async def calm(self) -> None:
-        await HarshStory.calm(self)
+        await FaultStory.calm(self)
         await self.ecosystem.kubevirt(TABLE)
         await Cards.calm(self)

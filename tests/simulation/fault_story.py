@@ -23,7 +23,7 @@ ZONE = "topology.kubernetes.io/zone"
 TABLE = {A: "10DE:2236", B: "10DE:27B8"}
 
 
-class HarshStory(Story):
+class FaultStory(Story):
     """Replicas stand behind gates."""
 
     def __init__(self, seed: int) -> None:

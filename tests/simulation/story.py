@@ -1,4 +1,4 @@
-"""A random story on a stage: what tenants, the hoster and the hardware do, and what goes wrong meanwhile.
+"""A random story in an environment: what tenants, the hoster and the hardware do, and what goes wrong meanwhile.
 
 Everything is drawn from one seed, so that a seed is a story.
 """

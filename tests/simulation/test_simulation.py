@@ -13,13 +13,13 @@ import pytest
 from reconciler.core import snapshot
 from reconciler.core.state.placement_state import PlacementState
 from reconciler.debugging import replay
-from tests.simulation.cards import Cards, CardStory, HarshCardStory
-from tests.simulation.fault_story import HarshStory
+from tests.simulation.cards import Cards, CardStory, FaultCardStory
+from tests.simulation.fault_story import FaultStory
 from tests.simulation.safety import left_over
 from tests.simulation.story import NODES, Story
 
 STEPS = 45
-HARSH_STEPS = 75
+FAULT_STEPS = 75
 
 
 def seeds() -> list[int]:
@@ -49,7 +49,7 @@ async def play(seed: int, steps: int = STEPS, kind: type[Story] = Story) -> Stor
 async def come_to_rest(story: Story) -> None:
     """Without faults and with time, nothing is left half done."""
     story.trouble(False)
-    if isinstance(story, HarshStory | Cards):
+    if isinstance(story, FaultStory | Cards):
         await story.calm()
     await story.env.later(400)
     for node in sorted(NODES):
@@ -100,18 +100,18 @@ def test_simulation(seed: int) -> None:
 @pytest.mark.parametrize("seed", seeds())
 def test_harsh_simulation(seed: int) -> None:
     """Two leaders at once, late writes, jumping clocks, nodes and tenants that go (J5, P2, P4, P5, P6, R10)."""
-    story = asyncio.run(play(seed, HARSH_STEPS, HarshStory))
+    story = asyncio.run(play(seed, FAULT_STEPS, FaultStory))
     for journal in story.journals:
         found = replay.verify(journal, build="embedded")
         assert found.difference is None, f"seed {seed}: {found.difference}"
 
 
-@pytest.mark.parametrize("kind", [CardStory, HarshCardStory])
+@pytest.mark.parametrize("kind", [CardStory, FaultCardStory])
 @pytest.mark.parametrize("seed", seeds())
 def test_shared_cards_o3(seed: int, kind: type[Story]) -> None:
     """O3: types that share a card's memory, a card and its virtual functions; nothing bound fails for lack of memory,
     sets of two types are whole, and what is free at rest is what the hardware has (R9, P2)."""
-    story = asyncio.run(play(seed, HARSH_STEPS, kind))
+    story = asyncio.run(play(seed, FAULT_STEPS, kind))
     for journal in story.journals:
         found = replay.verify(journal, build="embedded")
         assert found.difference is None, f"seed {seed}: {found.difference}"

@@ -9,12 +9,12 @@ from journal.store import MemoryJournal
 from reconciler.cluster.memory import Call, Fault
 from reconciler.core.model.objects import DEVICE
 from reconciler.demo.embedded import SERVICE_ACCOUNT, register
-from tests.simulation.fault_story import HarshStory
+from tests.simulation.fault_story import FaultStory
 from tests.simulation.safety import status
 from tests.simulation.story import A
 
 
-class Duel(HarshStory):
+class TwoLeadersStory(FaultStory):
     """Two nodes of one unit; the grants to `vm-a` are held on the wire."""
 
     async def open(self) -> None:
@@ -66,7 +66,7 @@ class Duel(HarshStory):
 
 
 async def duel(*, resume_first: bool) -> None:
-    story = Duel(0)
+    story = TwoLeadersStory(0)
     await story.open()
     old, start = await story.take_over()
     try:

@@ -36,7 +36,7 @@ LOG_FIELDS: dict[str, str] = {
     "identity": "The replica, unique per process.",
     "kind": "Kind of the subject.",
     "level": "debug, info, warning or error.",
-    "logger": "Part of the program, or the library, that speaks.",
+    "logger": "Part of the program, or the library, that logged the line.",
     "message": "The sentence a tenant reads in a condition or a denial.",
     "metrics": "Port of metrics and health.",
     "missing": "Units that lack for a yes.",
