@@ -207,7 +207,9 @@ def test_a_very_narrow_table_loses_nothing(journal: Path, monkeypatch: pytest.Mo
 
 
 def spawned(*arguments: str, **more: Any) -> subprocess.Popen[str]:
-    code = "from reconciler.main import main; main()"
+    """The command in a process of its own, with SIGINT as a terminal has it even where the tests run under nohup."""
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "from reconciler.main import main; main()"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments], text=True, stderr=subprocess.PIPE, env=environment, **more
