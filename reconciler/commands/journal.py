@@ -5,6 +5,9 @@ Prints raw entries; `history` owns the commands that interpret them.
 
 from __future__ import annotations
 
+import shutil
+import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -117,12 +120,16 @@ def prune_command(file: str, older_than_days: float | None, to_megabytes: int | 
 @journal_file
 @click.option("--from", "start", metavar="SEQ|TIME", help="First entry; defaults to the oldest.")
 @click.option("--to", "end", metavar="SEQ|TIME", help="Last entry; defaults to the newest.")
-@click.option("--copy", type=click.Path(path_type=Path), help="Write a consistent copy of the whole file instead.")
+@click.option(
+    "--copy",
+    type=click.Path(path_type=Path),
+    help="Write a consistent copy of the whole file here instead; `-`: to standard output.",
+)
 def export_command(file: str, start: str | None, end: str | None, copy: Path | None) -> None:
     """Stream the entries to standard output as JSON Lines. Safe while a controller writes the file."""
     with opened(file) as journal:
         if copy is not None:
-            journal.copy_to(str(copy))
+            _copy(journal, copy)
             return
         after, until = _seq(journal, start, before=True), _seq(journal, end, before=False)
         for entry in journal.read(after=after or 0, until=until):
@@ -136,6 +143,18 @@ def export_command(file: str, start: str | None, end: str | None, copy: Path | N
                 "event": msgspec.Raw(payload),
             }
             click.echo(msgspec.json.encode(line))
+
+
+def _copy(journal: SqliteJournal, target: Path) -> None:
+    """A consistent copy at `target`; `-` streams it to standard output."""
+    if str(target) != "-":
+        journal.copy_to(str(target))
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        whole = Path(directory) / "journal.db"
+        journal.copy_to(whole)
+        with whole.open("rb") as source:
+            shutil.copyfileobj(source, sys.stdout.buffer)
 
 
 def _seq(journal: SqliteJournal, text: str | None, *, before: bool) -> int | None:

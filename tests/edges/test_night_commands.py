@@ -75,3 +75,13 @@ def test_nothing_to_verify_is_not_a_yes(tmp_path: Path, form: str) -> None:
     found = run("verify", str(path), "-o", form)
     assert found.exit_code == 1 and "all the same" not in found.output
     assert "holds no entry to verify" in found.stderr
+
+
+# A journal fetched from a pod (J6)
+
+
+def test_a_consistent_copy_is_streamed_to_standard_output(journal: Path, tmp_path: Path) -> None:
+    path = tmp_path / "copy.db"
+    path.write_bytes(run("journal", "export", str(journal), "--copy", "-").stdout_bytes)
+    assert "all the same" in run("verify", str(path)).output
+    assert not Path("-").exists()
