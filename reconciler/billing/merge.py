@@ -1,7 +1,8 @@
 """One timeline per subject out of several replicas' journals (U1, U2).
 
-Owns what is believed where two journals differ: who saw an end is believed before who did not, an interval told
-twice is one, and no two intervals of a subject overlap. The answer does not depend on the journals' order.
+Owns the resolution where two journals differ: the replica that kept watching wins; gaps no replica observed are marked
+inexact; duplicate intervals are one, and no two intervals of a subject overlap. The result does not depend on the
+order of the journals.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ class Knowledge(msgspec.Struct, frozen=True):
     watched: tuple[tuple[int, int], ...] = ()
 
     def watching(self, at: int) -> bool:
-        """It saw everything at `at`, and went on."""
+        """It observed everything at `at` and kept watching."""
         return any(since <= at < until for since, until in self.watched)
 
     def unbroken(self, start: int, end: int) -> bool:
-        """It saw everything from `start` to `end`."""
+        """It observed everything from `start` to `end`."""
         return any(since <= start and end <= until for since, until in self.watched)
 
     def next_look(self, at: int) -> int | None:
-        """When it knew everything again after `at`; None: never."""
+        """When it next observed everything after `at`; None: never."""
         return next((since for since, _ in self.watched if since >= at), None)
 
 
 class Told(msgspec.Struct, frozen=True):
-    """A record and the number of the journal that tells it. `provisional`: a later fact may take it back."""
+    """A record and the index of the journal it is from. `provisional`: a later fact may retract it."""
 
     record: Record
     journal: int
@@ -59,7 +60,7 @@ def order(told: Told) -> tuple[object, ...]:
 
 
 def merge(told: Iterable[Told], knowledge: list[Knowledge]) -> Iterator[Record]:
-    """Records of all journals, sorted by `order`, as one set without doubles. Holds one subject at a time."""
+    """Records of all journals, sorted by `order`, deduplicated. Holds one subject at a time."""
     for _, found in groupby(told, key=lambda one: (one.record.uid, one.record.resource_name)):
         yield from _subject(list(found), knowledge)
 
@@ -88,7 +89,7 @@ def _subject(told: list[Told], knowledge: list[Knowledge]) -> list[Record]:
 
 
 def _best(told: list[Told], knowledge: list[Knowledge]) -> Record | None:
-    """One interval as several journals tell it; None where another journal knew better when they ended."""
+    """One interval recorded by several journals; None if another journal refutes it."""
     tellers = {one.journal for one in told}
     silent = [one for number, one in enumerate(knowledge) if number not in tellers]
     telling = [knowledge[number] for number in sorted(tellers)]
@@ -111,7 +112,7 @@ def _best(told: list[Told], knowledge: list[Knowledge]) -> Record | None:
 
 
 def _refuted(record: Record, telling: list[Knowledge], silent: list[Knowledge]) -> bool:
-    """A journal that does not tell it was there, and none that tells it was: at its end, or all the time."""
+    """Whether a journal without it was watching, and none with it was: at its end, or throughout."""
     moment = record.end - 1
     if not any(one.watching(moment) for one in telling) and any(one.watching(moment) for one in silent):
         return True
@@ -120,8 +121,8 @@ def _refuted(record: Record, telling: list[Knowledge], silent: list[Knowledge]) 
 
 
 def _surest(ended: list[Record]) -> Record:
-    """The end that was seen, of two the earlier: who tells the later missed it. Of ends nobody saw the last proven
-    moment, with the narrowest bounds."""
+    """The observed end, the earlier of two: the later one missed it. If none was observed, the last proven moment with
+    the narrowest bounds."""
     exact = [one for one in ended if one.end_earliest is None]
     if exact:
         return min(exact, key=lambda one: one.end)
@@ -132,7 +133,7 @@ def _surest(ended: list[Record]) -> Record:
 
 def _apart(first: Record, second: Record) -> tuple[Record | None, Record | None]:
     """Two intervals of one subject that overlap, cut so that they do not. `first` starts first; of two that start
-    together it is the one whose teller watched on."""
+    together it is the one whose replica kept watching."""
     if _same(first, second):
         ends = [one for one in (first, second) if not one.open] or [first, second]
         sure = _surest(ends) if not ends[0].open else max(ends, key=lambda one: one.end)
@@ -164,5 +165,5 @@ def _apart(first: Record, second: Record) -> tuple[Record | None, Record | None]
 
 
 def _same(first: Record, second: Record) -> bool:
-    """The same use, told with two beginnings."""
+    """The same use, recorded with two start times."""
     return identity(msgspec.structs.replace(second, start=first.start)) == first.interval

@@ -1,8 +1,8 @@
 """Cache of the last observed version of each object of one kind; turns raw observations into change events.
 
 Turns lists, watch lines and single reads into journal events, so that an idle cluster makes none (J3). Owns
-the order of facts: a deletion told by absence, a new object under an old name, a read that overtook the watch,
-an agent's report that fell silent. No I/O and no clock: times come in with each call.
+the order of facts: a deletion implied by absence, a new object under an old name, a read that overtook the watch, an
+agent's report that went stale. No I/O and no clock: callers pass times in.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class CachedObject(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """`heard`: local seconds, monotonic, when `reported_at` last changed: the clocks of nodes do not matter."""
+    """`heard`: local seconds, monotonic, when `reported_at` last changed; node clocks are not used."""
 
     reported_at: int
     heard: float
 
 
 class ObjectCache:
-    """The map of one kind. Every method emits its news in order; `emit` is the loop's queue."""
+    """The cache of one kind. Every method emits changes in order; `emit` is the loop's queue."""
 
     def __init__(self, kind: Kind, emit: Callable[[Event], None], *, report_stale_seconds: float) -> None:
         self._kind = kind
@@ -57,7 +57,7 @@ class ObjectCache:
         silent: Iterable[str],
         now: float,
     ) -> None:
-        """Start from what a journal remembers, so that the first list tells only what changed meanwhile.
+        """Start from a journal's state, so that the first list emits only what changed since.
         `unreadable`: (address, uid, error)."""
         for item in items:
             self._known[(item.namespace, item.name)] = CachedObject(item.uid, item.resource_version, item)
@@ -72,7 +72,7 @@ class ObjectCache:
         self._read = set()
 
     def listed(self, found: wire.Listed, now: float, last_seen: int) -> bool:
-        """The whole truth as of `found.resource_version`; says whether anything in it was news. `last_seen`:
+        """Apply a complete list as of `found.resource_version`; returns whether it changed anything. `last_seen`:
         ms since the epoch, until when a missing object is known to have been there (U2)."""
         read = self._read or set()
         self._read = None
@@ -113,7 +113,7 @@ class ObjectCache:
             self._set_aside(line, last_seen)
 
     def read(self, address: Address, found: Object | wire.Unreadable | None, now: float, last_seen: int) -> None:
-        """The answer to a GET, None for NotFound. It is told even when it is no news: who asked waits for it."""
+        """The answer to a GET, None for NotFound. Emitted even when unchanged: the requester waits for it."""
         if self._read is not None:
             self._read.add(address)
         known = self._known.get(address)
@@ -130,7 +130,7 @@ class ObjectCache:
 
     @contextlib.contextmanager
     def beside(self) -> Iterator[set[str]]:
-        """While a list beside the watch is under way: the uids that are told as gone meanwhile."""
+        """Start a list alongside the watch: the uids reported deleted meanwhile."""
         removed: set[str] = set()
         self._beside.append(removed)
         try:
@@ -139,8 +139,8 @@ class ObjectCache:
             self._beside = [other for other in self._beside if other is not removed]
 
     def caught_up(self, found: wire.Listed, removed: set[str], now: float, last_seen: int) -> None:
-        """What a list beside the watch shows, as far as nothing newer was told meanwhile. Whether something is
-        gone is left to the watch."""
+        """Apply a list taken alongside the watch, except where the watch delivered something newer. Deletions are left
+        to the watch."""
         for item in found.objects:
             if item.uid in removed:
                 continue
@@ -200,7 +200,7 @@ class ObjectCache:
         )
 
     def _set_aside(self, found: wire.Unreadable, last_seen: int) -> bool:
-        """An object that cannot be read; news once per error, not once per version of it (R10, J3)."""
+        """An unreadable object; emitted once per error, not once per version (R10, J3)."""
         address = (found.key.namespace, found.key.name)
         known = self._known.get(address)
         uid = found.uid or (known.uid if known is not None else "")
@@ -242,5 +242,5 @@ class ObjectCache:
 
 
 def _older(version: str, known: str) -> bool:
-    """Versions that are numbers are compared as such, others never (C41)."""
+    """Numeric versions are compared as numbers, others never (C41)."""
     return version.isdigit() and known.isdigit() and int(version) < int(known)

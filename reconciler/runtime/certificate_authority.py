@@ -1,12 +1,12 @@
 """A private certificate authority and what it signs, as PEM; and the stages of its rotation (N6).
 
-Owns keys, certificates and the order in which an authority is replaced. Pure but for the randomness of keys: the
-time comes in. Knows nothing of Secrets, files or webhook configurations: that is `certificates`. Times are ms since
+Owns keys, certificates and the order in which an authority is replaced. Pure except for key generation: callers
+pass the time in. Knows nothing of Secrets, files or webhook configurations: that is `certificates`. Times are ms since
 the Unix epoch, UTC.
 
-The order that leaves no moment without trust: the next authority is published beside the present one; when every
-configuration has carried both for a settling time, it signs the serving certificate; the old one stays published
-until the last certificate it signed has expired, so that even a replica that saw nothing of all this is trusted.
+Rotation without a gap in trust: the next authority is published beside the current one; once every configuration has
+carried both for a settling time, it signs the serving certificate; the old one stays published until the last
+certificate it signed has expired, so that even a replica that missed the rotation is trusted.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 DAY = 86_400_000
 SKEW = 300_000
-"""A certificate is valid from a little before now, for clocks that are behind."""
+"""A certificate is valid from a little before now, to tolerate lagging clocks."""
 
 
 class Lifetimes(msgspec.Struct, frozen=True):
-    """ms. `settle`: how long both authorities are published before the new one signs; API servers hear of a changed
+    """ms. `settle`: how long both authorities are published before the new one signs; API servers see a changed
     configuration within seconds. `leaf_renew` before its end a serving certificate is replaced, `authority_renew`
     before its end an authority."""
 
@@ -54,7 +54,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 class Keyring(msgspec.Struct, frozen=True):
-    """Everything the replicas share. `following`: the next authority, published and not signing yet, trusted by
+    """Everything the replicas share. `following`: the next authority, published but not signing yet, trusted by
     every configuration since `trusted_since` (0: not yet). `retiring`: certificates of former authorities, published
     until `retire_at`."""
 
@@ -88,8 +88,8 @@ class RotationStage(StrEnum):
 def advance(
     keyring: Keyring, now: int, names: Sequence[str], published: bool, lifetimes: Lifetimes
 ) -> tuple[Keyring, RotationStage]:
-    """The keyring one step on, and which step. `names`: DNS names of the serving certificate. `published`: every
-    webhook configuration carries `keyring.bundle`."""
+    """Advance the keyring by one step; returns the step. `names`: DNS names of the serving certificate. `published`:
+    every webhook configuration carries `keyring.bundle`."""
     authority, leaf, following = keyring.authority, keyring.leaf, keyring.following
     change = msgspec.structs.replace
     if authority is None or not _usable(authority, now):
@@ -190,8 +190,8 @@ def is_certificate(certificate: bytes) -> bool:
 
 
 def _due(leaf: Pair, authority: Pair, names: Sequence[str], now: int, lifetimes: Lifetimes) -> bool:
-    """Whether the serving certificate has to be replaced: it does not serve, or it ends soon and another would
-    last longer."""
+    """Whether the serving certificate has to be replaced: it is unusable, or expires soon and a new one would last
+    longer."""
     if not _serves(leaf, authority, names, now):
         return True
     end = expiry(leaf.certificate)

@@ -1,12 +1,12 @@
 """The self-made certificate of the webhooks: one Secret that all replicas share, files they serve with, and the
 caBundle of the webhook configurations (N6).
 
-Owns the Secret's layout and the agreement of the replicas: whoever moves the keyring on does it under the Secret's
-resourceVersion, the others take what they find. The stages are `authority`'s; `webhooks.certificates` serves the
-files and reloads them. With certificates from cert-manager none of this runs.
+Owns the Secret's layout and the coordination of replicas: one advances the keyring under the Secret's resourceVersion,
+the others adopt the result. The stages are in `certificate_authority`; `webhooks.certificates` reloads the files and
+serves them. Unused with cert-manager.
 
-The configurations are read before the Secret: a replica that is behind can then never put an older bundle over a
-newer one, since the newer one was written after the Secret and makes its patch conflict.
+The configurations are read before the Secret: a lagging replica can then never overwrite a newer bundle with
+an older one: the newer one was written after the Secret, so the patch conflicts.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from reconciler.runtime.certificate_authority import Keyring, Lifetimes, Pair, R
 from reconciler.runtime.wall_clock import now_ms
 
 POLL_SECONDS = 10.0
-"""How soon every replica has what one of them made; far below the settling time of a rotation."""
+"""Poll interval, by which every replica adopts a change; far below the settling time of a rotation."""
 FIRST_SECONDS = 1.0
-"""How soon it is tried again while there is nothing to serve with."""
+"""Retry interval while there is no certificate to serve."""
 
 TRUSTED_SINCE = "trusted-since"
 RETIRE_AT = "retire-at"
@@ -51,7 +51,7 @@ class _Secret(msgspec.Struct):
 
 
 class CertificateKeeper:
-    """Keeps one replica's files and everybody's Secret and configurations right. `run` is one task."""
+    """Reconciles one replica's files and the shared Secret and configurations. `run` is one task."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class CertificateKeeper:
             await self._sleep(POLL_SECONDS if served else FIRST_SECONDS)
 
     async def keep(self) -> None:
-        """Steps until nothing is left to do now. Raises the port's errors, OSError for the files."""
+        """Take rotation steps until none is due. Raises the port's errors, OSError for the files."""
         for _ in RotationStage:
             if await CERTIFICATE.call(self._step, self._sleep) is RotationStage.KEPT:
                 return
@@ -111,7 +111,7 @@ class CertificateKeeper:
             self._log.info("certificate", stage=stage.value, namespace=self._namespace, name=self._secret_name)
         for kind, found in configurations:
             await self._publish(kind, found, keyring.bundle)
-        self._lay(keyring)
+        self._write_files(keyring)
         return stage
 
     # The Secret
@@ -162,8 +162,8 @@ class CertificateKeeper:
 
     # The files
 
-    def _lay(self, keyring: Keyring) -> None:
-        """Write what changed; the certificate last, so that a reader finds its key there."""
+    def _write_files(self, keyring: Keyring) -> None:
+        """Write changed files, the certificate last so that its key is already there."""
         if keyring.leaf is None:
             return
         for path, content in zip(
@@ -174,7 +174,7 @@ class CertificateKeeper:
 
 
 def service_names(service: str, namespace: str) -> tuple[str, ...]:
-    """What an API server, and a person with curl, may call the Service."""
+    """DNS names of the Service, for the API server and for people."""
     name = f"{service}.{namespace}.svc"
     return name, f"{name}.cluster.local", f"{service}.{namespace}"
 
