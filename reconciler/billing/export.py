@@ -1,8 +1,8 @@
-"""Usage records out of journals: several replicas' as one, for a window, a tenant, in plain formats (U3).
+"""Export usage records from the journals of all replicas, by window and tenant, as JSON Lines or CSV (U3).
 
-Owns the way from journals to a sorted stream of records, and JSON Lines and CSV. Neighbours: `usage_merge` (where
-journals differ), `sorter` (sorting without memory), `focus`, `parquet` (other formats). Times are ms since the
-epoch; what is written is RFC 3339 in UTC and exact decimals.
+Owns the sorted stream of records and the two plain formats. Neighbours: `merge` (where journals differ),
+`external_sort` (sorting on disk), `focus`, `parquet` (other formats). Times are ms since the epoch; output is RFC 3339
+in UTC and exact decimals.
 """
 
 from __future__ import annotations

@@ -121,6 +121,17 @@ def test_nothing_loose_stands_below_the_reconciler() -> None:
     assert {room for room in ROOMS if room not in MODULES} == set(), "a room without its docstring"
 
 
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_the_neighbours_a_module_names_exist(name: str) -> None:
+    """A renamed module is renamed in the docstrings that point to it."""
+    known = {part for module in MODULES for part in module.split(".")}
+    known |= {path.name for path in (ROOT / "reconciler").rglob("*") if path.is_dir()}
+    text = ast.get_docstring(MODULES[name][1]) or ""
+    for sentence in re.findall(r"Neighbours?:(.*?)(?:\.\s|\.?$)", text, re.S):
+        named = {each.split(".")[-1] for each in re.findall(r"`([a-z_.]+)`", sentence)}
+        assert named <= known, f"{name}: {sorted(named - known)}"
+
+
 CORE = [name for name in sorted(MODULES) if name.startswith("reconciler.core")]
 IMPURE = {
     "asyncio", "time", "random", "socket", "logging", "structlog", "os", "uuid", "aiohttp", "threading",

@@ -1,8 +1,8 @@
-"""What a node has, holds and can still give of each resource name, and the index that finds a node by it.
+"""A node's served, used and free units per resource name, and the index that finds nodes by free units.
 
-Owns the free-units sum (R9) in one place for binder, webhooks, catalog and explain. Does not know which VMI
-asks, nor budgets: `checks` and `placement` combine. Neighbours: `units` (what a node serves), `state` (feeds
-the accounts), `packing` (reads the histogram of free units).
+Owns the free-units sum (R9) in one place for binder, webhooks, catalog and explain. Knows no requester
+and no budgets. Neighbours: `supply` (what a node serves), `node_accounts` (feeds the accounts), `packing` (reads the
+histogram of free units).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 `fold` steps it with every entry; it looks only at what the entry touched, and only at confirmed values: an assumed
 write counts when its outcome is known, so a leader's journal and a follower's tell the same. What has ended with
 the last entry stands in `closed` and is forgotten with the next; a snapshot carries the rest (J6). Owns the
-devices' spans; pods are `usage_raw`'s.
+devices' spans; pods are `raw_usage`'s.
 """
 
 from __future__ import annotations

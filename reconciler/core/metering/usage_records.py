@@ -1,6 +1,6 @@
 """Usage records: who had what, where, in which state, from when to when, folded from the journal (U1, U1b, U2).
 
-Owns the record and its identity. The timelines behind it are the meter's (`usage_meter`), which every fold steps;
+Owns the record and its identity. The timelines behind it are the meter's (`meter`), which every fold steps;
 merging journals, windows and formats are `reconciler.billing.export`'s.
 """
 

@@ -1,7 +1,7 @@
 """Our own kinds' JSON as the model reads it: GPUDevice, GPUClass and GPUNode, reduced to the model's structs.
 
 Owns what makes one of them unreadable (R10): bounds and enums are checked here again, since a status may have
-been written before a CRD bounded it. The way back is `bodies`; neighbours: `shapes`, `wire`.
+been written before a CRD bounded it. `status_patches` encodes them; neighbours: `wire_base`, `wire`.
 """
 
 from __future__ import annotations

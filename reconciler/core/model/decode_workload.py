@@ -2,7 +2,7 @@
 
 Owns which of their fields are read at all: what no shape here names is never decoded, so environment values
 and cloud-init data cannot reach the journal (J3). A reduction raises `ShapeError` where a value means nothing
-(R10). Neighbours: `policies`, `orders` (the other kinds), `wire` (watch lines and lists).
+(R10). Neighbours: `decode_platform`, `decode_gpu` (the other kinds), `wire` (watch lines and lists).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The parts of a GPUDevice's status as the product writes them, shared by the binder and the webhooks.
 
 Bodies are parts of JSON merge patches: an absent optional field is an explicit null, so that nothing of an
-older value survives under a new one. Knows nothing of who writes which part. `orders` reads what this writes.
+older value survives under a new one. Knows nothing of who writes which part. `decode_gpu` reads what this writes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Watch lines, lists and single objects, decoded in one pass into the few fields the model reads.
 
 Owns what happens when something does not fit: an object is set aside with what could be read of it and stops
-nothing else (R10). The shapes are in `workloads`, `policies` and `orders`; who fetches the bytes is not known.
+nothing else (R10). The wire structs are in `decode_workload`, `decode_platform`
+and `decode_gpu`. Knows nothing of who fetches the bytes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the API's JSON of every kind has in common: the base shape, metadata, times.
+"""Base wire structs common to every kind: metadata, times, errors.
 
-Owns the rule that a field no shape names is skipped unread (J3). Knows no kind; `reduce` and `orders` do.
+Owns the rule that fields not declared are skipped unread (J3). Knows no kind; the `decode_*` modules do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tenant names, who owns which namespace, and the GPU budgets a tenant's release states (R2, R3, K3).
 
-Owns the way from a HelmRelease to a namespace and back, and the reading of `resourceQuotas`. Knows nothing of
-use: the sums over the tree are `charges`. Neighbours: `units` reads quantities, `names` the effective names.
+Owns the mapping between HelmRelease and namespace, and the parsing of `resourceQuotas`. Knows nothing of usage: sums
+over the tree are in `charges`. Neighbours: `quantities` parses numbers, `resource_names` the effective names.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the way of a notice to the API server: a bounded queue, one Event for what repeats (counted in its series), the
 VMI's uid as soon as it is known. Events tell and decide nothing: whatever goes wrong here is logged and forgotten.
-What is said is `notices`'. Only the leader decides, so only the leader announces.
+Their content comes from `event_messages`. Only the leader decides, so only the leader sends Events.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns where each metric's value comes from; names and help texts are `metrics`'. What happens (durations, refusals,
 conflicts) is counted as it happens; what is (units, losses, sizes) is read from the state when it is asked for, so
-that the loop pays nothing for it. Neighbours: `logs`, `announce`.
+that the loop pays nothing for it. Neighbours: `logs`, `event_recorder`.
 """
 
 from __future__ import annotations
