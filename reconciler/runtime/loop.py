@@ -27,7 +27,7 @@ MAX_BATCH_EVENTS = 512
 """Bounds how long one commit may take and how much a crash may have to observe again."""
 
 MAX_REST_SECONDS = 5.0
-"""The loop comes round at least this often, so that a stuck one can be told from an idle one."""
+"""Longest pause between rounds, so that a stuck loop can be told from an idle one."""
 
 
 class Writer(Protocol):
@@ -37,7 +37,7 @@ class Writer(Protocol):
 
 
 class Observer(Protocol):
-    """Who watches the loop: metrics, logs and the cluster's Events."""
+    """An observer of the loop: metrics, logs and Kubernetes Events."""
 
     def folded(self, count: int, seconds: float, backlog: int) -> None: ...
 

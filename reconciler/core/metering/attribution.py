@@ -31,8 +31,8 @@ class Filing:
         return found
 
     def moved_tenants(self, state: Facts, namespace: str, release: str) -> list[tuple[str, int]]:
-        """Known namespaces that belong to other tenants since a release came, moved or went: (namespace, since
-        when in ms, 0 where nobody says)."""
+        """Known namespaces whose tenants changed because a release was added, moved or removed: (namespace, ms of the
+        change, 0: unknown)."""
         owned = tenants.owned_namespace(namespace, release)
         if owned is None:
             return []
@@ -48,7 +48,7 @@ class Filing:
         return moved
 
     def moved_class(self, state: Facts, class_name: str) -> bool:
-        """Whether a known class sells another resource name than before."""
+        """Whether a known class changed its resource name."""
         resource = state.class_resources.get(class_name, "")
         if self._resources.get(class_name, resource) == resource:
             return False
@@ -61,7 +61,7 @@ class Filing:
 
 
 def _above(state: Facts, namespace: str) -> tuple[str, ...]:
-    """Without any release of its own only the root is known by name."""
+    """Without a release, only the root tenant is known by name."""
     path = state.charges.path(namespace)
     known = tuple(tenant for tenant in path if state.claims.owner(tenant) is not None)
     if known or ROOT_TENANT not in path:

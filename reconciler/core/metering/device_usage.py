@@ -17,21 +17,21 @@ from reconciler.core.model.vocabulary import CONDITION_HELD, Phase
 
 
 class Attributes(NamedTuple):
-    """What a device's use is filed under and its status does not say."""
+    """Attributes of a device's usage that its status does not carry."""
 
     resource_name: str
     tenants: tuple[str, ...]
 
 
 class Step(NamedTuple):
-    """From `moment` on the device has `what`; None: nothing any more."""
+    """From `moment` on the device uses `what`; None: nothing."""
 
     moment: Moment
     what: What | None
 
 
 def slim(device: Device) -> Device:
-    """What of a device its use depends on: two equal values say the same."""
+    """The fields of a device that its usage depends on."""
     return Device(
         name=device.name,
         namespace=device.namespace,
@@ -48,13 +48,13 @@ def slim(device: Device) -> Device:
 
 
 def _since_conditions(device: Device) -> int:
-    """When a device without `phaseSince` was accepted, as far as its conditions tell."""
+    """When a device without `phaseSince` was accepted, from its conditions."""
     held = next((found for found in device.conditions if found.type == CONDITION_HELD), None)
     return 0 if held is None or not accepted(device) else held.last_transition_time
 
 
 def steps(before: Device | None, span: Span | None, now: Device, filed: Attributes, at: int, gap: int) -> list[Step]:
-    """What follows from a device's new value. `before`, `span`: the last value and what it had. `at`: the time
+    """Usage changes from a device's new value. `before`, `span`: the last value and its open span. `at`: the time
     of the entry, `gap`: until when the journal was unbroken (ms)."""
     state = _state(now)
     if state is None:
@@ -94,14 +94,14 @@ def _since(device: Device, state: UsageState) -> int:
 
 
 def _moment(device: Device, since: int, at: int, span: Span | None) -> Moment:
-    """The time the device gives; without one, the time of the observation and its bounds."""
+    """The time the device reports; else the time of the observation with its bounds."""
     if since:
         return Moment(since)
     return between(at, device.created if span is None else span.start.at, at)
 
 
 def _what(device: Device, state: UsageState, span: Span | None, filed: Attributes) -> What:
-    """A hold has no VMI and no node: an attachment that is not answered yet uses nothing. A placed device keeps
+    """A hold has no VMI and no node: an unanswered attachment uses nothing. A placed device keeps
     its VMI until the binder has released it."""
     placed = state is not UsageState.HELD
     vmi = device.attachment.vmi_name if device.attachment is not None else ""
@@ -128,14 +128,14 @@ def _with_state(what: What, state: UsageState) -> What:
 
 
 def _anew(before: Device, now: Device) -> bool:
-    """The device came back to the node it had: what lay between went unseen. A hold that begins anew may have been
-    attached in between and never bound, which is one hold."""
+    """The device returned to its previous node; what happened in between was not observed. A hold that begins anew may
+    have been attached in between and never bound, which is one hold."""
     placed = now.phase in (Phase.BOUND, Phase.LOST)
     return placed and before.phase == now.phase and 0 < before.phase_since < now.phase_since
 
 
 def _direct(before: What, after: What) -> bool:
-    """One step of the binder leads from one to the other; else something between them went unseen."""
+    """Whether one step of the binder leads from one to the other; otherwise a step was not observed."""
     if UsageState.HELD in (before.state, after.state):
         return True
     if before.vmi != after.vmi or before.state is after.state is UsageState.LOST:

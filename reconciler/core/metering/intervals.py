@@ -26,7 +26,7 @@ class UsageState(StrEnum):
 
 
 class Moment(Model, frozen=True):
-    """A time in ms. Where nobody saw it, it lies between `earliest` and `latest`; both None: exact (U2)."""
+    """A time in ms. If not observed, it lies between `earliest` and `latest`; both None: exact (U2)."""
 
     at: int
     earliest: int | None = None
@@ -37,7 +37,7 @@ class Moment(Model, frozen=True):
         return self.earliest is None and self.latest is None
 
     def not_before(self, floor: int) -> Moment:
-        """The same moment, no earlier than `floor`: no interval runs backwards where two clocks differ."""
+        """The moment, at least `floor`: clock differences never make an interval negative."""
         if self.at >= floor:
             return self
         if self.exact:
@@ -51,7 +51,7 @@ def between(at: int, earliest: int, latest: int) -> Moment:
 
 
 class What(Model, frozen=True, kw_only=True):
-    """What is counted: an interval ends when any of this changes (U1). `tenants`: the nearest tenant namespace
+    """What is metered: an interval ends when any field changes (U1). `tenants`: the nearest tenant namespace
     and those above it; empty outside every tenant."""
 
     kind: str
@@ -88,14 +88,14 @@ def closed(span: Span, end: Moment) -> list[Interval]:
 
 
 class Timeline(msgspec.Struct, kw_only=True):
-    """One subject's raw units of one name while its pod lives: what is over, in order, and what is open. A later
-    fact may rewrite all of it (U1b)."""
+    """One subject's raw units of one name while its pod lives: closed spans in order, and the open one. A later fact
+    may revise all of them (U1b)."""
 
     past: list[Interval] = msgspec.field(default_factory=list)
     now: Span | None = None
 
     def put(self, what: What | None, moment: Moment) -> None:
-        """From `moment` on it is `what` (None: nothing), whatever was thought to come after it."""
+        """Set `what` from `moment` on (None: nothing), discarding anything later."""
         if self.now is not None and self.now.what == what and moment.at >= self.now.start.at:
             return
         while self.past and self.past[-1].end.at > moment.at:

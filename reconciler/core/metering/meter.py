@@ -1,8 +1,8 @@
-"""The meter: what every device and pod uses right now, kept beside the state it is read from (U1, U1b, U2).
+"""The meter: current usage of every device and pod, kept in step with the placement state (U1, U1b, U2).
 
-`fold` steps it with every entry; it looks only at what the entry touched, and only at confirmed values: an assumed
-write counts when its outcome is known, so a leader's journal and a follower's tell the same. What has ended with
-the last entry stands in `closed` and is forgotten with the next; a snapshot carries the rest (J6). Owns the
+`fold` steps it with every entry; it reads only what the entry touched, and only confirmed values: an assumed
+write counts once its outcome is known, so that leader and follower journals agree. Intervals that the last entry closed
+are in `closed` until the next; a snapshot carries the rest (J6). Owns the
 devices' spans; pods are `raw_usage`'s.
 """
 
@@ -27,14 +27,14 @@ METERED = frozenset({CLASS.name, DEVICE.name, POD.name, RELEASE.name, VMI.name})
 
 
 class DeviceMark(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """A device that uses something: its last confirmed value and what it has."""
+    """A device with usage: its last confirmed value and open span."""
 
     seen: Device
     span: Span
 
 
 class Memory(Model, frozen=True, kw_only=True):
-    """What the meter knows and the state does not, for a snapshot. `began`: time of the journal's first entry;
+    """The meter's own state, for a snapshot. `began`: time of the journal's first entry;
     `gap`: until when it was unbroken before this process (ms)."""
 
     ready: bool
@@ -47,7 +47,7 @@ class Memory(Model, frozen=True, kw_only=True):
 
 
 class Meter:
-    """`closed`: what ended with the last entry. One per state."""
+    """`closed`: intervals closed by the last entry. One per state."""
 
     def __init__(self) -> None:
         self.closed: list[Interval] = []
@@ -66,7 +66,7 @@ class Meter:
         return self._raw.ready
 
     def step(self, state: Facts, entry: Entry) -> None:
-        """Follow the state over one folded entry. Drains `state.touched` and `state.landed`."""
+        """Advance over one folded entry. Drains `state.touched` and `state.landed`."""
         self.closed = []
         if isinstance(entry.event, events.ControllerStarted):
             self._gap = self._last_at
@@ -115,7 +115,7 @@ class Meter:
             self._raw.judge_launchers(state, (namespace, name))
 
     def _begin(self, state: Facts) -> None:
-        """Everything has been listed: what was seen before is filed as we know it now, and pods are judged."""
+        """All kinds are listed: attribute earlier observations and evaluate pods."""
         self._raw.ready = True
         self._names = state.effective_names
         self._filing.clear()
@@ -134,7 +134,7 @@ class Meter:
         return msgspec.structs.replace(what, resource_name=filed.resource_name, tenants=filed.tenants)
 
     def _refile(self, state: Facts, uids: Iterable[str], since: int) -> None:
-        """These devices belong elsewhere since `since` (ms; 0: nobody says, so since now)."""
+        """Reattribute these devices from `since` (ms; 0: unknown, so from now)."""
         for uid in uids:
             mark = self._devices.get(uid)
             what = None if mark is None else self._refiled(state, mark.span.what)
@@ -167,8 +167,8 @@ class Meter:
             self._judge_launchers(state, mark.seen, end)
 
     def _removal(self, state: Facts, event: events.Event, uid: str) -> Removal:
-        """A subject that is no longer there: told by its deletion, by a list, or by another under its name. Where
-        nobody says, it was last proven before the process began, or once that has listed all, by the entry before.
+        """A subject that is gone, known from its deletion, a list, or a successor of the same name. Otherwise it was
+        last proven before the process began or, once everything was listed, by the previous entry.
         """
         proven = self._last_at if state.synced else self._gap
         if isinstance(event, events.ObjectDeleted) and event.uid == uid:
@@ -176,7 +176,7 @@ class Meter:
         return Removal((False, proven))
 
     def _confirm(self, state: Facts, device: Device) -> None:
-        """A value the API server has (never an assumed one)."""
+        """Record a value the API server holds (never an assumed one)."""
         mark = self._devices.get(device.uid)
         seen = device_usage.slim(device)
         if mark is not None and mark.seen == seen:
@@ -234,7 +234,7 @@ class Meter:
     # Snapshots
 
     def export(self) -> Memory:
-        """What the state does not know (J6)."""
+        """The meter's own state (J6)."""
         return Memory(
             ready=self.ready,
             began=self._began,
@@ -246,7 +246,7 @@ class Meter:
         )
 
     def restore(self, state: Facts, memory: Memory) -> None:
-        """As exported, beside the restored state."""
+        """Load an export for the restored state."""
         self._raw.ready = memory.ready
         self._began, self._gap, self._last_at = memory.began, memory.gap, memory.last_at
         self._parked = list(memory.parked)

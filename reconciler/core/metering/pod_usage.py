@@ -17,9 +17,9 @@ from reconciler.core.model.objects import POD, Pod, Vmi
 
 
 class PodMark(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """One pod with an extended resource. `seen`: its last value that was not over. `vmi_uid`: the VMI that listed
+    """One pod with an extended resource. `seen`: its last unfinished value. `vmi_uid`: the VMI that listed
     it, from its first moment (U1b). `orphan`: that VMI is gone and its devices with it, so nothing covers it. `judged`:
-    its raw use was looked at once; `over`: its end was told, what still comes of it changes nothing."""
+    its raw use was evaluated once; `over`: its end is recorded and later observations change nothing."""
 
     seen: Pod
     vmi_uid: str = ""
@@ -32,12 +32,12 @@ class PodMark(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
 
 
 def slim(pod: Pod) -> Pod:
-    """What of a pod its use depends on."""
+    """The fields of a pod that its usage depends on."""
     return msgspec.structs.replace(pod, resource_version="", memory=0, vmi_uid="")
 
 
 def began(pod: Pod) -> Moment | None:
-    """When the pod began to run, None where it has not: a pod that waits for a node uses nothing (U1b)."""
+    """When the pod began to run, None if it has not: an unscheduled pod uses nothing (U1b)."""
     if not pod.node:
         return None
     if pod.started:
@@ -46,7 +46,7 @@ def began(pod: Pod) -> Moment | None:
 
 
 def finished(pod: Pod, at: int, start: int) -> Moment:
-    """When a pod that is over ended. `at`: the time it was seen to be (ms), used where it does not say."""
+    """When a finished pod ended. `at`: ms of the observation, used if the pod gives no time."""
     if pod.finished:
         return Moment(pod.finished)
     if pod.deleting is not None and pod.deleting <= at:
@@ -63,7 +63,7 @@ def vanished(pod: Pod, at: int, start: int, settle: int) -> Moment:
 
 
 def unseen_end(deleting: int | None, last_seen: int, at: int, start: int) -> Moment:
-    """The last proven moment of a subject whose end nobody saw; it was found gone at `at` (U2, C50)."""
+    """The last proven moment of a subject whose end was not observed; found gone at `at` (U2, C50)."""
     proven = max(start, min(last_seen, at))
     if deleting is not None and proven < deleting <= at:
         proven = deleting
@@ -80,7 +80,7 @@ def raw_units(mark: PodMark, devices: Iterable[Named], names: Collection[str]) -
 
 
 def raw_what(mark: PodMark, name: str, units: int, tenants: tuple[str, ...]) -> What:
-    """A pod's raw units; its VMI only where that is proven (R7)."""
+    """A pod's raw units; its VMI only if proven (R7)."""
     pod = mark.seen
     return What(
         kind=POD.name,

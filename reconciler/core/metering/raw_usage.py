@@ -36,8 +36,8 @@ class Removal(tuple[bool, int]):
 
 
 class RawMeter:
-    """`attached(owner)`: confirmed devices of a VMI's name. `emit`: where facts go. Nothing is judged before
-    `ready`: order of arrival decides nothing (R9)."""
+    """`attached(owner)`: confirmed devices of a VMI's name. `emit`: receives facts. Nothing is evaluated before
+    `ready`: arrival order has no effect (R9)."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class RawMeter:
         return [self._pods[uid] for uid in sorted(self._pods)]
 
     def open(self, state: Facts, now: int) -> Iterator[Interval | Span]:
-        """What runs raw at `now`, with what is over of the same pods, as far as it is a fact (U1b)."""
+        """Raw use at `now`, with the settled closed intervals of the same pods (U1b)."""
         for mark in self.marks():
             for name in sorted(mark.lines):
                 past, span = mark.lines[name].facts(state.settings.settle, now)
@@ -68,9 +68,9 @@ class RawMeter:
     # What happens to a pod
 
     def observe(self, state: Facts, pod: Pod, began: int, proven: int | None) -> None:
-        """A pod's new value. `began`: when the journal did (ms): what was over by then was never ours to count,
-        and of a launcher that is over nobody can tell whether it was one. `proven`: until when a pod told by a list
-        was last in view (ms): unlisted beyond that is a guess (U1b)."""
+        """A pod's new value. `began`: when the journal did (ms): what had finished by then is not metered, and whether
+        a finished pod was a launcher cannot be determined. `proven`: ms until which a listed pod was observed; anything
+        later is inexact (U1b)."""
         mark = self._pods.get(pod.uid)
         if not pod.requests or (mark is not None and mark.over):
             return
@@ -120,13 +120,13 @@ class RawMeter:
                 self._forget(mark)
 
     def judge_namespace(self, state: Facts, namespace: str, since: int) -> None:
-        """Pods belong elsewhere since `since` (ms; 0: nobody says, so since now)."""
+        """Reattribute pods from `since` (ms; 0: unknown, so from now)."""
         for uid in sorted(self._in_namespace.get(namespace, {})):
             mark = self._pods[uid]
             self._judge(state, mark, Moment(since) if since else _about(state, mark.start))
 
     def judge_launchers(self, state: Facts, owner: Owner, moment: Moment | None = None) -> None:
-        """A VMI's name, or what is attached to it, says something else since `moment` (None: since now)."""
+        """A VMI of a name, or what is attached to it, changed at `moment` (None: now)."""
         for uid in sorted(self._pods_of.get(owner, {})):
             mark = self._pods[uid]
             self._judge(state, mark, _about(state, mark.start) if moment is None else moment)
@@ -194,12 +194,12 @@ class RawMeter:
 
 
 def _about(state: Facts, start: Moment | None) -> Moment:
-    """Now, as nobody says when since the subject began."""
+    """An inexact moment between the start of the subject and now."""
     return between(state.now, start.at if start is not None else state.now, state.now)
 
 
 def drop(index: dict, key: object, uid: str) -> None:  # type: ignore[type-arg]
-    """Take a uid out of an index of uids; an empty entry goes."""
+    """Remove a uid from an index of uids, and an entry left empty."""
     found = index.get(key)
     if found is not None:
         found.pop(uid, None)

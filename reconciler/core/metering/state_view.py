@@ -1,6 +1,6 @@
-"""What the meter may ask of the folded state, and nothing more.
+"""The part of the placement state that the meter reads.
 
-`state.PlacementState` satisfies it and carries the meter: with this between them each can be read without the other.
+`state.PlacementState` satisfies it and carries the meter: this interface decouples the two.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Touched = tuple[str, str, str, str]
 
 
 class Facts(Protocol):
-    """The read side of the state, and the marks of what the last entry touched, which the meter takes off."""
+    """The read side of the state, and the keys the last entry touched, which the meter drains."""
 
     now: int
     settings: Settings

@@ -21,7 +21,7 @@ from reconciler.core.model.objects import Model
 __all__ = ["Record", "UsageFold", "UsageState"]
 
 _ID_CHARACTERS = 32
-"""128 bits of the content's SHA-256: two records of one fleet never share one by chance."""
+"""128 bits of the content's SHA-256: no collisions within a fleet."""
 
 
 class Record(Model, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class Record(Model, frozen=True, kw_only=True):
 
     `tenants`: the nearest tenant namespace and those above it. `open`: still going on, `end` is how far it is
     known. `start` and `end` are exact unless their bounds (`…_earliest`, `…_latest`) are set (U2). `interval`
-    names the whole interval, `id` this piece of it: they differ where a window cut the beginning off.
+    names the whole interval, `id` this piece of it: they differ if a window cut off the start.
     """
 
     id: str = ""
@@ -65,11 +65,11 @@ class Record(Model, frozen=True, kw_only=True):
 
     @property
     def exact(self) -> bool:
-        """Both ends were seen, or told by the object itself."""
+        """Both ends were observed or reported by the object itself."""
         return self.start_earliest is None and self.end_earliest is None
 
     def cut(self, start: int | None = None, end: int | None = None) -> Record:
-        """The piece within a window (ms); an end that the window made is exact."""
+        """The piece within a window (ms); an end set by the window is exact."""
         piece = self
         if start is not None and piece.start < start:
             piece = msgspec.structs.replace(piece, start=start, start_earliest=None, start_latest=None)
@@ -107,22 +107,22 @@ class MeteredState(Facts, Protocol):
 
 
 class UsageFold:
-    """Runs beside `fold`: `fold(state, entry)`, then `step(state, entry)`. It keeps nothing of what is closed,
-    and what is open stands in the state and its snapshots: a journal pruned at a snapshot goes on from there."""
+    """Runs beside `fold`: `fold(state, entry)`, then `step(state, entry)`. Closed intervals are not kept;
+    open ones are in the state and its snapshots, so a journal pruned at a snapshot continues from there."""
 
     def __init__(self, cluster: str) -> None:
-        """`cluster`: the name that stands in every record, so that a fleet's exports can be told apart (U3)."""
+        """`cluster`: name written to every record, to tell a fleet's exports apart (U3)."""
         self._cluster = cluster
 
     def step(self, state: MeteredState, entry: Entry) -> Iterator[Record]:
-        """The intervals that ended with the entry just folded."""
+        """The intervals closed by the entry just folded."""
         if state.seq != entry.seq:
             raise ValueError(f"entry {entry.seq} has not been folded: the state is at entry {state.seq}")
         for one in state.meter.closed:
             yield self._record(one.what, one.start, one.end)
 
     def open(self, state: MeteredState, now: int) -> Iterator[Record]:
-        """What goes on at `now` (ms), and of pods that still run what is over (a later fact may change it, U1b)."""
+        """Open intervals at `now` (ms), and closed ones of running pods (a later fact may change them, U1b)."""
         for one in state.meter.open(state, now):
             if isinstance(one, Interval):
                 yield self._record(one.what, one.start, one.end)

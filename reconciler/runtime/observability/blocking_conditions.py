@@ -1,6 +1,6 @@
 """Logs conditions that block a replica, once when each starts, changes or clears (N4, N7).
 
-Owns when to speak: a trouble that lasts is one line, not one a retry. What is looked at is the caller's.
+Owns when to log: a lasting condition is one line, not one per retry. The caller supplies the conditions.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Regarding(msgspec.Struct, frozen=True):
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """One thing to tell. `reason` and `action` are CamelCase words, `note` a sentence."""
+    """One Event to send. `reason` and `action` are CamelCase words, `note` a sentence."""
 
     regarding: Regarding
     type: str
@@ -82,12 +82,11 @@ _WORDS: dict[Action, tuple[str, str]] = {
     Action.REFUSE_ORDER: (WARNING, ""),
     Action.REFUSE_BIND: (WARNING, ""),
 }
-"""Type and reason; a refusal's reason is its own. The rest (fences, finalizers, deleted templates) is nobody's
-news."""
+"""Type and reason; a refusal carries its own reason. Fences, finalizers and deleted templates send no Event."""
 
 
 def of_decision(entry: Entry, decision: Decision) -> Iterator[Notice]:
-    """Everything a decision has to tell, devices first."""
+    """The Events of a decision, devices first."""
     if decision.action is Action.PUBLISH_CLASS:
         for write in decision.writes:
             yield from _of_class(entry, _after(write, GpuClass))
@@ -158,7 +157,7 @@ def of_budgets(state: PlacementState, tenant: str) -> list[Notice]:
 
 
 def of_unreadable(state: PlacementState) -> list[Notice]:
-    """Objects set aside, but for releases, whose budgets say it (R10)."""
+    """Unreadable objects, except releases, which `of_budgets` covers (R10)."""
     return [
         Notice(
             Regarding(KINDS[found.kind], found.namespace, found.name, found.uid),

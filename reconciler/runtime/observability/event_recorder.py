@@ -1,7 +1,7 @@
 """Kubernetes Events on the tenant's own objects: why an order waits, where a VMI's GPUs are, what was lost (N4).
 
-Owns the way of a notice to the API server: a bounded queue, one Event for what repeats (counted in its series), the
-VMI's uid as soon as it is known. Events tell and decide nothing: whatever goes wrong here is logged and forgotten.
+Owns the delivery of notices to the API server: a bounded queue, one Event per repeated notice (counted in its series),
+the VMI's uid once known. Events are best effort: failures are logged and dropped.
 Their content comes from `event_messages`. Only the leader decides, so only the leader sends Events.
 """
 
@@ -31,10 +31,10 @@ CONTROLLER = f"{GROUP}/binder"
 WINDOW_MILLISECONDS = 600_000
 """What repeats within ten minutes is counted in its first Event; the API server keeps Events for an hour."""
 MAX_QUEUED = 1_000
-"""Beyond it the oldest notices go: they are the least news."""
+"""Beyond this the oldest notices are dropped."""
 MAX_REMEMBERED = 4_096
 ROUND_SECONDS = 1.0
-"""The queue is emptied this often, so that what repeats within a round costs one request."""
+"""Flush interval; repeats within a round cost one request."""
 PATIENCE_MILLISECONDS = 10_000
 """How long a notice about a VMI waits for it to appear: its Event is listed with the VMI only under its uid."""
 MAX_NOTE_BYTES = 1_024
@@ -101,7 +101,7 @@ class EventRecorder:
                 self._problems_changed = True
 
     def decided(self, entry: Entry, decision: Decision, seconds: float) -> None:
-        """Queue what a decision has to tell."""
+        """Queue the Events of a decision."""
         try:
             for notice in of_decision(entry, decision):
                 self._put(notice, entry.at)
@@ -109,7 +109,7 @@ class EventRecorder:
             self._log.exception("events not made", seq=entry.seq, action=decision.action.value)
 
     def committed(self, journal: Journal, state: PlacementState) -> None:
-        """The state is kept to look up uids and budgets in; nothing is done in the loop's time."""
+        """Keep the state to look up uids and budgets; does no work in the loop."""
         self._state = state
 
     # Sending
@@ -124,7 +124,7 @@ class EventRecorder:
             await self._sleep(ROUND_SECONDS)
 
     async def flush(self) -> None:
-        """Send what is queued, but for notices whose VMI may still appear."""
+        """Send queued notices, except those whose VMI may still appear."""
         self._look_for_problems()
         now = self._clock()
         counts: dict[Notice, int] = {}
@@ -250,7 +250,7 @@ def _series(count: int, at: int) -> dict[str, Any]:
 
 
 def _name(notice: Notice, at: int) -> str:
-    """The object's name and a digest of what is said when: sent twice, it is one Event."""
+    """The object's name and a digest of content and time, so that resending is idempotent."""
     about = notice.regarding
     said = "\0".join((about.kind.name, about.uid, notice.reason, notice.note, str(at)))
     return f"{about.name[:200]}.{hashlib.sha256(said.encode()).hexdigest()[:16]}"

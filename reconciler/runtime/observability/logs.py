@@ -93,12 +93,12 @@ def configure_logs(level: str = "info", stream: TextIO | None = None) -> None:
 
 
 _QUIET = (Action.FENCE, Action.GUARD, Action.PUBLISH_CLASS, Action.PUBLISH_SETTINGS)
-"""Decisions of the protocol itself: of interest only to who debugs it."""
+"""Decisions internal to the protocol, logged at debug level."""
 _WARNED = (Action.LOSE,)
 
 
 class LogDecisions:
-    """An observer of the loop that tells every decision, and the facts an operator looks for."""
+    """A loop observer that logs every decision and the facts an operator looks for."""
 
     def __init__(self, log: Any = None) -> None:
         self._log = log or structlog.get_logger("binder")
@@ -130,7 +130,7 @@ class LogDecisions:
                 self._log.warning("kind not installed", kind=kind, seq=entry.seq)
 
     def decided(self, entry: Entry, decision: Decision, seconds: float) -> None:
-        """One line a decision; fields that say nothing are left out."""
+        """One line per decision; empty fields are omitted."""
         fields = {
             "request_id": decision.request_id,
             "node": decision.node,

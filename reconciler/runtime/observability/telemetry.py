@@ -114,7 +114,7 @@ class Telemetry(Collector):
             self._refusals[decision.reason] += 1
 
     def committed(self, journal: Journal, state: PlacementState) -> None:
-        """A batch is done; everything else is read when it is asked for."""
+        """A batch is done; everything else is read on scrape."""
         self._journal, self._state = journal, state
 
     # What the webhooks and informers tell
@@ -125,7 +125,7 @@ class Telemetry(Collector):
             self._refusals[str(outcome)] += 1
 
     def bind_answered(self, outcome: str, seconds: float) -> None:
-        """A start is over after so long. One that was refused at once says nothing about waiting."""
+        """Record the latency of a start. An immediate refusal is not a wait."""
         if outcome in (Outcome.BOUND, Reason.BIND_TIMEOUT):
             self._histograms[metrics.BIND_LATENCY_SECONDS].observe(seconds)
 
@@ -140,7 +140,7 @@ class Telemetry(Collector):
     # What is asked for
 
     def describe(self) -> list[CounterMetricFamily | GaugeMetricFamily]:
-        """The families without samples, so that two registries of one name are told apart at registration."""
+        """Metric families without samples, so that duplicate registration is detected."""
         return [_family(name, ()) for name in METRICS if name not in self._histograms]
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
@@ -203,7 +203,7 @@ def _lost(device: Device) -> bool:
 
 
 def _of_tenants(state: PlacementState, count: Callable[[str], int]) -> Samples:
-    """Tenants with something to count; thousands of zeros would tell nothing."""
+    """Tenants with a count above zero; thousands of zeros carry no information."""
     return [((tenant,), found) for tenant in state.charges.tenants() if (found := count(tenant))]
 
 
