@@ -103,7 +103,7 @@ class Agent:
         self._type_names: dict[str, str] = {}
 
     async def run(self, interval_seconds: float) -> None:
-        """Report every `interval_seconds` until cancelled. What goes wrong is logged and tried again; a report that
+        """Report every `interval_seconds` until cancelled. Failures are logged and retried; a report that
         does not come in time is silence."""
         while True:
             try:
@@ -114,7 +114,7 @@ class Agent:
             await self._sleep(interval_seconds)
 
     async def report(self) -> tuple[Function, ...]:
-        """Look once and write what is there. Raises `SysfsError`, `MapError` and the port's errors."""
+        """Read sysfs once and write the report. Raises `SysfsError`, `MapError` and the port's errors."""
         names = await self._name_map()
         bus = await asyncio.to_thread(read_bus, self._sysfs)
         at = self._clock()

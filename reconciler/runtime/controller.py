@@ -121,12 +121,12 @@ class Controller:
         return found
 
     def blocking(self) -> dict[str, str]:
-        """What fails now: a kind that cannot be listed or watched, or the Lease, to why."""
+        """Current failures: a kind that cannot be listed or watched, or the Lease, mapped to the reason."""
         found = {name: informer.problem for name, informer in self.informers.of.items() if informer.problem}
         return found | ({"Lease": self.elector.problem} if self.elector.problem else {})
 
     def unread(self) -> list[str]:
-        """Kinds that have not been listed yet, each with what keeps it (W6)."""
+        """Kinds not listed yet, each with the reason (W6)."""
         return [
             f"{name} ({informer.problem})" if informer.problem else name
             for name, informer in self.informers.of.items()

@@ -99,7 +99,7 @@ class LeaderElector:
         return self.epoch is not None
 
     def valid(self, now: float) -> bool:
-        """Whether a write may go out at `now` (by the timer): nobody else can hold the lease yet (J5)."""
+        """Whether a write may be sent at `now` (by the timer): no other replica can hold the lease yet (J5)."""
         return self.epoch is not None and now - self._renewed < self._renew_seconds
 
     async def run(self, stop: asyncio.Event, work: asyncio.Future[Any]) -> None:
@@ -142,7 +142,7 @@ class LeaderElector:
             await self._sleep(min(self._retry_seconds, left) if self.leading else self._retry_seconds)
 
     async def _within(self, before: float, request: Awaitable[T]) -> T:
-        """The request's result, or `Unavailable` when it takes longer than the lease may be believed in."""
+        """The request's result, or `Unavailable` when it outlasts the lease."""
         left = self._renewed + self._renew_seconds - before if self.leading else self._renew_seconds
         doing = asyncio.ensure_future(request)
         waiting = asyncio.ensure_future(self._sleep(left))
@@ -157,8 +157,7 @@ class LeaderElector:
             await asyncio.gather(doing, waiting, return_exceptions=True)
 
     async def _try_acquire(self) -> None:
-        """Take the lease when it is nobody's, its holder has shown no life for as long as it promised, or it is
-        ours from a request whose answer was lost."""
+        """Take the lease if it is unheld, expired, or ours from a request whose answer was lost."""
         sent = self._timer()
         try:
             lease = await self._read()

@@ -213,7 +213,7 @@ def _listening(what: str, host: str, port: int) -> Iterator[None]:
 
 
 def _keeper(options: RunOptions, cluster: Cluster) -> CertificateKeeper | None:
-    """Who makes and rotates the certificate, None where its files are mounted."""
+    """The certificate keeper, None where the files are mounted."""
     if not options.tls_secret:
         return None
     return CertificateKeeper(
@@ -287,5 +287,5 @@ def _unknown_user(error: BaseException) -> None:
 
 
 def _timer() -> float:
-    """Seconds since boot, suspension included: a machine that slept must not believe in its old lease (J5)."""
+    """Seconds since boot, suspension included: a suspended machine must not trust its old lease (J5)."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -10,12 +10,12 @@ from reconciler.core.model.objects import Device, Vmi
 from reconciler.core.state.placement_state import PlacementState
 
 OLD_VMI_MILLISECONDS = 10_000
-"""A VMI made so much before a start asked for its devices is an earlier one of that name, of whose end we have not
-heard yet. Above what clocks differ, below what a VM takes to stop."""
+"""A VMI created this long before a start requested its devices is an earlier one of that name whose end has not been
+observed yet. Above clock skew, below the time a VM takes to stop."""
 
 
 def note_vmi(state: PlacementState, device: Device, vmi: Vmi) -> None:
-    """Remember which VMI the attachment's request was made for: the first of that name to appear. A later one
+    """Record which VMI the attachment's request was made for: the first of that name to appear. A later one
     under the same name inherits nothing (P5, R10)."""
     if device.attachment is None or vmi.final:
         return
@@ -27,7 +27,7 @@ def note_vmi(state: PlacementState, device: Device, vmi: Vmi) -> None:
 
 
 def note_attachment(state: PlacementState, device: Device) -> None:
-    """When an attachment was first seen: its grace time is told by one clock, not by the webhook's (P5)."""
+    """When an attachment was first seen: its grace period runs on our clock, not on the webhook's (P5)."""
     if device.attachment is None and not device.template:
         state.attached_since.pop(device.uid, None)
         return

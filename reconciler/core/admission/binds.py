@@ -1,6 +1,6 @@
 """Answers to bind requests and orders: the only place where units are given (P1b, B2).
 
-Owns what is written for a yes and for a no. The checks are `checks`', the node is `placement`'s.
+Owns the writes of acceptance and refusal. The checks are `checks`', the node is `placement`'s.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def subject(device: Device) -> str:
 
 
 def status_write(before: Device, after: Device) -> Write:
-    """The status patch from one device value to another: only what differs, null for what is gone."""
+    """The status patch from one device value to another: only what differs, null for removed fields."""
     body: dict[str, object] = {}
     if after.phase != before.phase:
         body["phase"] = after.phase
@@ -52,7 +52,7 @@ def status_write(before: Device, after: Device) -> Write:
 
 
 def moved(device: Device, phase: Phase, now: int, **fields: Any) -> Device:
-    """The device in another phase, with the time of the move; other fields as given."""
+    """The device in another phase with its transition time; other fields as given."""
     since = device.phase_since if device.phase == phase and device.phase_since else now
     return msgspec.structs.replace(device, phase=phase.value, phase_since=since, **fields)
 
@@ -89,7 +89,7 @@ def held(device: Device, status: bool, reason: str, message: str, now: int) -> t
 
 
 def order(state: PlacementState, item: WorkItem) -> Decision | None:
-    """Accept a pending order, or say why it stays Pending (P1b)."""
+    """Accept a pending order, or record why it stays Pending (P1b)."""
     device = state.device_by_uid(item.name)
     if device is None or not pending_order(device) or not state.settled(device):
         return None
@@ -184,7 +184,7 @@ def complete(devices: list[Device]) -> bool:
 
 
 def agree(devices: list[Device]) -> bool:
-    """All refused, or all bound and still on the one node the answers name."""
+    """All refused, or all bound and still on the node of the answers."""
     answers = [device.bind_answer for device in devices if device.bind_answer is not None]
     if any(answer.outcome != answers[0].outcome or answer.node != answers[0].node for answer in answers):
         return False

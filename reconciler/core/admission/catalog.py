@@ -16,8 +16,8 @@ from reconciler.core.tenancy import tenants
 
 
 class Offer(Model, frozen=True, kw_only=True):
-    """One class for one namespace. `orderable`: the most units one order may ask for now; `limit`: why not one
-    more."""
+    """One class for one namespace. `orderable`: the largest order accepted now, in units; `limit`: why not
+    one more."""
 
     class_name: str
     display_name: str
@@ -38,13 +38,13 @@ class Referable(Model, frozen=True, kw_only=True):
 
 
 def offers(state: PlacementState, namespace: str) -> list[Offer]:
-    """Every class with what can be ordered of it, by name; one that is being deleted is no offer."""
+    """Every class with its orderable units, by name; classes being deleted are left out."""
     return [offer(state, namespace, found) for found in state.classes() if found.deleting is None]
 
 
 def offer(state: PlacementState, namespace: str, found: GpuClass) -> Offer:
-    """The largest order of one class that would be accepted now. A larger order is never easier to accept, so it
-    is found by halving."""
+    """The largest order of one class that would be accepted now, by binary search: a larger order is never easier to
+    accept."""
     keys = (tenants.class_key(found.name), tenants.raw_key(found.resource_name))
     left = [room.units for key in keys if (room := state.charges.headroom(namespace, key)).units is not None]
     low, high = 0, max(1, min([state.free.largest(found.resource_name)[1], *left]) + 1)
@@ -69,7 +69,7 @@ def offer(state: PlacementState, namespace: str, found: GpuClass) -> Offer:
 
 
 def referable(state: PlacementState, namespace: str) -> list[Referable]:
-    """The namespace's own accepted devices, free ones first, then by name; those that go or are Lost are left out."""
+    """The namespace's own accepted devices, free ones first, then by name; deleted and Lost ones are left out."""
     found = []
     for device in state.devices_in(namespace):
         usable = accepted(device) and device.deleting is None and device.phase != Phase.LOST

@@ -1,7 +1,7 @@
 """Every refusal, one function each, in one ordered list for webhook, binder, catalog and plan (P1, B2).
 
-A check looks at a snapshot of the state and says no with a stable reason, the missing number and a sentence a
-tenant can act on, or says nothing. Knows nothing of who asks. Neighbours: `placement` for the node, `charges`
+A check reads the state and returns a refusal with a stable reason, the missing number and a sentence a tenant can act
+on, or None. Knows no caller. Neighbours: `placement` for the node, `charges`
 for the budgets.
 """
 
@@ -23,11 +23,11 @@ from reconciler.core.tenancy import tenants
 from reconciler.core.tenancy.charges import BudgetRefusal, BudgetUnreadable
 
 WAIT = "ask for fewer units, or wait until some come free"
-"""The way out of a shortage: a pending order is accepted by itself, a start has to be tried again."""
+"""What to do about a shortage: a pending order is accepted automatically, a start has to be retried."""
 
 
 class Refusal(Model, frozen=True, kw_only=True):
-    """A no. `missing`: units lacking for a yes, 0 where no number would help."""
+    """A refusal. `missing`: units short, 0 where more units would not help."""
 
     reason: Reason
     message: str
@@ -38,7 +38,7 @@ class Refusal(Model, frozen=True, kw_only=True):
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """One order as it is judged: `count` units of a class for a namespace."""
+    """One order to check: `count` units of a class for a namespace."""
 
     namespace: str
     class_name: str
@@ -46,7 +46,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """One start as it is judged: the held devices and the templates of a VMI, and what it asks of its node.
+    """One start to check: the held devices and the templates of a VMI, and its node constraints.
 
     `request_id`: of the bind request that is being decided, "" for a webhook's early answer. `made`: the template
     devices that exist already.
@@ -123,7 +123,7 @@ def not_entitled(state: PlacementState, order: Order) -> Refusal | None:
 
 
 def entitlement(state: PlacementState, namespace: str) -> tuple[str, bool]:
-    """(the nearest tenant upward that carries the label, "" for none; whether it says yes) (K5)."""
+    """(the nearest tenant upward that carries the label, "" for none; whether it allows) (K5)."""
     for tenant in state.charges.path(namespace):
         found = state.namespace(tenant)
         if found is not None and found.entitlement is not None:
@@ -189,7 +189,7 @@ def _budget(state: PlacementState, namespace: str, wanted: Sequence[tuple[str, i
 
 
 def budget_refusal(found: BudgetRefusal | BudgetUnreadable) -> Refusal:
-    """What the charge tree answered, as a refusal (R3, R4)."""
+    """The charge tree's result as a refusal (R3, R4)."""
     if isinstance(found, BudgetRefusal):
         return Refusal(reason=Reason.BUDGET_EXCEEDED, message=found.message, missing=found.missing)
     return Refusal(reason=Reason.BUDGET_UNREADABLE, message=found.message)
@@ -213,7 +213,7 @@ ABOUT_THE_CLASS: tuple[Callable[[PlacementState, Order], Refusal | None], ...] =
     not_permitted,
     not_entitled,
 )
-"""Checks of a class that hold for an order and for a template alike, in order."""
+"""Checks of a class shared by orders and templates, in order."""
 
 ABOUT_AN_ORDER = (*ABOUT_THE_CLASS, over_budget, no_free_units, no_node_fits, holds_would_not_fit)
 """Every check of an order, in the order they run (P1)."""
@@ -330,7 +330,7 @@ def judge_start(state: PlacementState, start: Start) -> Verdict | Refusal:
 
 
 def no_node(state: PlacementState, wanted: SetRequest) -> Refusal:
-    """Why no node takes the set: the node that came closest says it."""
+    """Why no node takes the set, as the reason of the closest one."""
     needs = ", ".join(f"{count} {name}" for name, count in sorted(wanted.needs.items()))
     closest = placement.best_loser(state, wanted)
     if closest is None:
@@ -355,7 +355,7 @@ def check_start(
     templates: Sequence[TemplateReference],
     constraints: Constraints,
 ) -> Refusal | None:
-    """The webhook's early answer to a start, None for a yes; never the authority (B2)."""
+    """The webhook's early answer to a start, None if accepted; never authoritative (B2)."""
     verdict = judge_start(
         state,
         Start(

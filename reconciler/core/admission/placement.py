@@ -30,7 +30,7 @@ proof knows nothing else of the node."""
 
 
 class Verdict(Model, frozen=True, kw_only=True):
-    """One node against one set. `why` "" means it fits. `free`, `left`: units per name before, in sum after.
+    """The verdict on one node for one set. `why` "" means it fits. `free`, `left`: units per name before, in sum after.
     `missing`: units it lacks."""
 
     node: str
@@ -46,8 +46,8 @@ class Verdict(Model, frozen=True, kw_only=True):
 
 
 class SetRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What has to go to one node: units per resource name, what the VMI asks of the node, and the devices of
-    the set that exist already (their holds and placements are theirs to use)."""
+    """What to place on one node: units per resource name, the VMI's constraints, and the existing devices of the
+    set (their holds and placements count as free for it)."""
 
     needs: dict[str, int]
     constraints: Constraints = Constraints()
@@ -59,7 +59,7 @@ class SetRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose(state: PlacementState, wanted: SetRequest) -> Verdict | None:
-    """The node the set goes to, None where none fits. Looks only at nodes with enough free units and, where the
+    """The node for the set, None if none fits. Looks only at nodes with enough free units and, where the
     VMI names labels, at those that carry them."""
     best: Verdict | None = None
     proofs: Proofs = {}
@@ -129,7 +129,7 @@ def _lost(verdict: Verdict, reason: Reason, why: str, missing: int = 0) -> Verdi
 
 
 def _account_without(state: PlacementState, node: str, wanted: SetRequest) -> Mapping[str, Units]:
-    """The node's account without what the set's own devices hold there."""
+    """The node's account without the units of the set's own devices."""
     if node not in _placed_nodes(wanted):
         return state.accounts.get(node, {})
     return _account(state, node, node_accounts.usage_on(state, node, wanted.uids), wanted.needs)
@@ -211,7 +211,7 @@ def holds_fit_with(state: PlacementState, resource_name: str, count: int) -> boo
 
 
 def verdicts(state: PlacementState, wanted: SetRequest) -> list[Verdict]:
-    """Every node against the set, the best first; for `explain`, `plan` and refusals."""
+    """The verdict on every node, best first; for `explain`, `plan` and refusals."""
     found = [judge(state, wanted, node) for node in state.node_names()]
     return sorted(found, key=lambda verdict: (not verdict.fits, verdict.missing, verdict.left, verdict.node))
 
