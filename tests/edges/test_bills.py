@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import json
 from io import StringIO
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from freezegun import freeze_time
-from rich.console import Console
 
 from journal.sqlite import SqliteJournal
-from reconciler.demo.story import demo
-from reconciler.main import main
+from tests.edges.cli import run
 from tests.edges.test_export import story
 
 PERIOD = ("--from", "2026-01-01", "--to", "2026-01-02")
-
-
-@pytest.fixture(scope="module")
-def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the demo leaves."""
-    path = tmp_path_factory.mktemp("demo") / "journal.db"
-    asyncio.run(demo(path, Console(file=StringIO())))
-    return path
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments), catch_exceptions=False)
 
 
 def used(journal: Path) -> set[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -10,15 +9,12 @@ import signal
 import subprocess
 import sys
 from datetime import UTC, datetime
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from click.testing import CliRunner, Result
 from freezegun import freeze_time
-from rich.console import Console
 
 from journal import events
 from journal.sqlite import SqliteJournal
@@ -26,21 +22,8 @@ from journal.store import MemoryJournal
 from reconciler.billing.statement import closes_at
 from reconciler.core.state.decisions import Action
 from reconciler.debugging import replay
-from reconciler.demo.story import demo
-from reconciler.main import main
+from tests.edges.cli import run
 from tests.tidy.source import ROOT
-
-
-@pytest.fixture(scope="module")
-def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the demo leaves."""
-    path = tmp_path_factory.mktemp("demo") / "journal.db"
-    asyncio.run(demo(path, Console(file=StringIO())))
-    return path
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments), catch_exceptions=False)
 
 
 def test_replay_shows_the_state_at_an_entry_and_at_a_time(journal: Path) -> None:

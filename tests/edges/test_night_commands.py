@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from io import StringIO
 from pathlib import Path
 
 import msgspec
 import pytest
 import yaml
-from click.testing import CliRunner, Result
-from rich.console import Console
 
 from journal import events
 from journal.sqlite import SqliteJournal
 from reconciler.core.state.decisions import Action
 from reconciler.debugging import replay
-from reconciler.demo.story import demo
-from reconciler.main import main
-
-
-@pytest.fixture(scope="module")
-def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the demo leaves."""
-    path = tmp_path_factory.mktemp("demo") / "journal.db"
-    asyncio.run(demo(path, Console(file=StringIO())))
-    return path
+from tests.edges.cli import run
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +32,6 @@ def changed(journal: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     source.close()
     copy.close()
     return path
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments), catch_exceptions=False)
 
 
 # verify (J7)

@@ -1,0 +1,20 @@
+"""The journal that the commands are tried on."""
+
+from __future__ import annotations
+
+import asyncio
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from reconciler.demo.story import demo
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's journal."""
+    path = tmp_path_factory.mktemp("demo") / "journal.db"
+    asyncio.run(demo(path, Console(file=StringIO())))
+    return path
