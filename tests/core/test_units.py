@@ -190,8 +190,8 @@ def test_a_parent_serves_slots_in_use_and_slots_left() -> None:
     found = report(parent("p0", (R, 1, 2), (S, 0, 1)), parent("p1", (R, 3, 0), healthy=False), card("v0", ""))
     assert supply.served(node({}), found, True, R) == 3
     assert supply.used(found, R) == 4
-    assert supply.speaks(found, R)
-    assert not supply.speaks(found, T)
+    assert supply.covers_name(found, R)
+    assert not supply.covers_name(found, T)
 
 
 def test_granting_one_type_lowers_its_siblings_at_once() -> None:

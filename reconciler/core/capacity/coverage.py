@@ -23,15 +23,15 @@ def is_launcher(pod: Pod, vmi: Vmi | None) -> bool:
 
 
 def covered_for_budget(pod: Pod, vmi: Vmi | None, devices: Iterable[Named]) -> dict[str, int]:
-    """Units per name that the VMI's devices cover of its launcher, wherever they are placed: each is charged
-    as a device already, a Lost one too (R8). An order that was never accepted is charged nowhere and covers
+    """Units per name of the launcher's request that the VMI's devices cover, wherever they are placed: each, even
+    a Lost one, is already charged as a device (R8). An order never accepted is not charged and covers
     nothing. `devices`: any devices; only those attached to the VMI count."""
     return _sum((name, device.count) for device, name in _of(pod, vmi, devices) if accepted(device))
 
 
 def covered_for_capacity(pod: Pod, vmi: Vmi | None, devices: Iterable[Named]) -> dict[str, int]:
-    """Units per name that devices hold on the launcher's own node (R8). A Lost device holds none, so the
-    launcher that still runs is raw use there (P4)."""
+    """Units per name that devices hold on the launcher's own node (R8). A Lost device holds none, so a
+    launcher that still runs counts as raw usage there (P4)."""
     return _held(_of(pod, vmi, devices), pod.node)
 
 
@@ -54,18 +54,18 @@ def raw_for_capacity(
 
 
 def requested(pod: Pod, effective_names: Collection[str]) -> dict[str, int]:
-    """A pod's GPU request: effective names only, nothing once it is terminal (R6)."""
+    """A pod's GPU request: effective names only; empty once the pod is terminal (R6)."""
     if pod.terminal:
         return {}
     return {name: count for name, count in pod.requests.items() if count and name in effective_names}
 
 
 def absent_launcher_units(vmi: Vmi | None, node: str, pods: Iterable[Pod], devices: Iterable[Named]) -> dict[str, int]:
-    """Placed units on a node whose launcher is not there yet: what the VMI's devices hold on `node` minus
-    what its live launchers there request, per name, floor 0 (R9).
+    """Placed units on a node whose launcher is not there yet: the units the VMI's devices hold on `node` minus
+    those its live launchers there request, per name, at least 0 (R9).
 
-    `devices`: those attached to one VMI; `vmi` None: it was not seen, so nothing of theirs runs. The kubelet
-    does not know these units, so they come off what it will admit.
+    `devices`: those attached to one VMI; `vmi` None: not seen, so it has no launcher running. The kubelet
+    does not know these units, so they are subtracted from what it will admit.
     """
     placed = _held(devices, node)
     running: dict[str, int] = {}

@@ -1,8 +1,8 @@
 """Whether a node may run a VMI, by the rules kube-scheduler will apply to its launcher (P2).
 
 Owns readiness, cordons, node selectors, required node affinity, taints and guest memory. Knows nothing of
-GPUs: `placement` combines this with the units a node has free. A binding that kube-scheduler would refuse is
-worse than waiting (C26), so whatever the Kubernetes API would not accept matches nothing here.
+GPUs: `placement` combines this with a node's free units. A binding that kube-scheduler would refuse is worse
+than waiting (C26), so a constraint that the Kubernetes API would not accept matches no node here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 NAME_FIELD = "metadata.name"
 """The one field a node selector term may name."""
 INTEGER = re.compile(r"[+-]?[0-9]+")
-"""What `Gt` and `Lt` compare; within 64 bits, as the scheduler parses it."""
+"""An operand of `Gt` or `Lt`; limited to 64 bits, as kube-scheduler parses it."""
 INTEGER_LIMIT = 1 << 63
 
 
@@ -38,7 +38,7 @@ class Misfit(StrEnum):
 
 
 class Unfit(msgspec.Struct, frozen=True):
-    """`key`: the label or taint that decides, "" where none does. `missing`: bytes of memory, else 0."""
+    """`key`: the label or taint that rules the node out, "" if none does. `missing`: bytes of memory, else 0."""
 
     code: Misfit
     message: str
@@ -47,10 +47,10 @@ class Unfit(msgspec.Struct, frozen=True):
 
 
 def why_not(node: Node, constraints: Constraints, memory_free: int) -> Unfit | None:
-    """The first reason the node cannot run the VMI, None where it can (P2).
+    """The first reason the node cannot run the VMI, None if it can (P2).
 
-    `memory_free`: bytes the node can still promise; `constraints.memory` 0 asks for none. A cordoned node
-    takes nothing new even from a VMI that tolerates the cordon's taint: the cordon is the hoster's word.
+    `memory_free`: bytes still free to be requested on the node; `constraints.memory` 0 requests none. A
+    cordoned node takes no new VMI, not even one that tolerates the cordon's taint: a cordon is the hoster's decision.
     """
     if not node.ready:
         return Unfit(Misfit.NOT_READY, f"node {node.name} is not Ready")
@@ -90,7 +90,7 @@ def why_not(node: Node, constraints: Constraints, memory_free: int) -> Unfit | N
 
 
 def _size(count: int) -> str:
-    """Bytes as a person reads them, whole below a KiB."""
+    """A byte count in readable form; whole bytes below a KiB."""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= size:
             return f"{count / size:.1f} {unit}"
@@ -121,7 +121,7 @@ EMPTY_TERM = "a term without requirements matches nothing"
 
 
 def _failing(node: Node, term: Term) -> Requirement | str | None:
-    """The first requirement of a term that the node does not meet, None where it meets all."""
+    """The first requirement of a term that the node does not meet, None if it meets all."""
     if not term.match_expressions and not term.match_fields:
         return EMPTY_TERM
     for requirement in term.match_expressions:

@@ -1,7 +1,7 @@
 """Index of nodes by requested labels, so that a start which selects a zone scans only that zone (P2).
 
-Returns a superset: nodes outside it certainly do not match; nodes inside are still filtered (`node_filter`). A label
-key is indexed on first use; the index never changes a decision.
+Returns a superset: no node outside it matches; nodes inside it are still filtered (`node_filter`). A label key is
+indexed on first use; the index never changes a decision.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from reconciler.core.capacity.node_filter import NAME_FIELD
 from reconciler.core.model.objects import Constraints, Node, Requirement, Term
 
 MAX_KEYS = 32
-"""Label keys indexed at once; a tenant may ask for any, each costs one pass over the nodes and their memory."""
+"""Label keys indexed at once; a tenant may select by any key, and each costs a pass over the nodes and memory."""
 
 Nodes = Callable[[], Iterable[Node]]
-"""All nodes there are; called only when a label is asked for the first time."""
+"""Returns all nodes; called only when a label key is first requested."""
 
 
 class NodeLabels:
@@ -26,7 +26,7 @@ class NodeLabels:
         self._by_key: dict[str, dict[str, set[str]]] = {}
 
     def update(self, old: Node | None, new: Node | None) -> None:
-        """One node changed; None: it is not there."""
+        """Update one changed node; None: the node does not exist."""
         for key, values in self._by_key.items():
             if old is not None and key in old.labels:
                 values[old.labels[key]].discard(old.name)
@@ -34,7 +34,7 @@ class NodeLabels:
                 values.setdefault(new.labels[key], set()).add(new.name)
 
     def bound(self, constraints: Constraints, nodes: Nodes) -> AbstractSet[str] | None:
-        """Names among which every node that matches is; None: the constraints bound nothing."""
+        """Names that include every matching node; None: the constraints do not narrow the nodes."""
         bounds = [self._having(key, (value,), nodes) for key, value in constraints.node_selector.items()]
         terms = [self._term(term, nodes) for term in constraints.terms or ()]
         known = [names for names in terms if names is not None]
@@ -43,7 +43,7 @@ class NodeLabels:
         return min(bounds, key=len) if bounds else None
 
     def _term(self, term: Term, nodes: Nodes) -> AbstractSet[str] | None:
-        """Requirements are ANDed: the narrowest bounds the term. Only `In` bounds anything."""
+        """Requirements are ANDed, so the narrowest one bounds the term. Only `In` narrows the nodes."""
         bounds = [self._having(one.key, one.values, nodes) for one in term.match_expressions if one.operator == "In"]
         bounds += [frozenset(one.values) for one in term.match_fields if _names_nodes(one)]
         return min(bounds, key=len) if bounds else None

@@ -22,7 +22,7 @@ Amounts = Mapping[str, int]
 
 
 class Limit(StrEnum):
-    """Which of the sums decides how much is free on a node."""
+    """Which of the sums determines how much is free on a node."""
 
     SERVED = "served"
     SHARED = "shared"
@@ -35,9 +35,9 @@ class Limit(StrEnum):
 class Units(msgspec.Struct, frozen=True):
     """One node's account of one name, in units.
 
-    `supply` None: unknown (R5). `placed`: units of devices that hold them here. `raw`: pod requests here that
+    `served` None: unknown (R5). `placed`: units of devices that hold them here. `raw`: pod requests here that
     no device covers. `requests`: all requests of live pods here. `absent`: placed units whose launcher is not
-    here yet. `allocatable` None: the status has none. `free` is never negative.
+    here yet. `allocatable` None: not in the node's status. `free` is never negative.
     """
 
     served: int | None = None
@@ -51,7 +51,7 @@ class Units(msgspec.Struct, frozen=True):
     limit: Limit = Limit.SERVED
 
     def why(self, node: str, name: str) -> str:
-        """One sentence on the sum that decides, for refusals and `explain`."""
+        """One sentence about the sum that limits the node, for refusals and `explain`."""
         if self.limit is Limit.GONE:
             return f"node {node} is gone"
         if self.limit is Limit.NOT_READY:
@@ -73,7 +73,7 @@ class Units(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct):
-    """What is on one node, in units per name; the mutable input of an account."""
+    """Usage of one node, in units per name; the mutable input of an account."""
 
     placed: dict[str, int] = {}
     raw: dict[str, int] = {}
@@ -81,7 +81,7 @@ class Usage(msgspec.Struct):
     absent: dict[str, int] = {}
 
     def plus(self, extra: Amounts) -> Usage:
-        """This usage with `extra` units placed whose launcher is not there yet (negative: given back)."""
+        """This usage plus `extra` placed units whose launcher is not there yet (negative: released)."""
         return Usage(
             placed=added(self.placed, extra),
             raw=self.raw,
@@ -109,24 +109,24 @@ def account(
 ) -> dict[str, Units]:
     """The account of every name in `names` on one node (R5, R9, O3).
 
-    `fresh`: the report speaks. `vanished`: cards that left the report while the node still advertises them.
-    `spoken`: names this node's agent has ever reported. Cards are shared as the last report says, also when it is
-    stale: the node's own number, which counts meanwhile, knows nothing of siblings.
+    `fresh`: the report is not stale. `vanished`: cards that left the report while the node still advertises them.
+    `spoken`: names this node's agent has ever reported. The last report, even a stale one, determines which names
+    share a card: the node's allocatable, used meanwhile, does not show that.
     """
     shared = _shared(report, usage) if report is not None else {}
     return {name: _units(node, report, fresh, usage, vanished, spoken, shared, name) for name in names}
 
 
 def served(node: Node, report: GpuNode | None, fresh: bool, spoken: Collection[str], name: str) -> int | None:
-    """Units a node serves of a name (R5). An agent that spoke of the name before and no longer does says 0: the
-    node's own number is not trusted above it (C27)."""
-    if fresh and report is not None and name in spoken and not supply.speaks(report, name):
+    """Units a node serves of a name (R5). 0 if its agent reported the name before and no longer does: the agent's
+    report takes precedence over the node's allocatable (C27)."""
+    if fresh and report is not None and name in spoken and not supply.covers_name(report, name):
         return 0
     return supply.served(node, report, fresh, name)
 
 
 def _shared(report: GpuNode, usage: Usage) -> dict[str, int]:
-    """Units of each name that shares a card; most reports have none, and it is asked at every change."""
+    """Free units of each name that shares a card; empty for most reports, found early as this runs at every change."""
     if not any(found.profiles or found.parent or found.kind != FunctionKind.PHYSICAL for found in report.functions):
         return {}
     taken = {profile.resource_name for function in report.functions for profile in function.profiles}
@@ -177,9 +177,9 @@ class NameTotals:
         self.raw = 0
         self.nodes: SortedSet[str] = SortedSet()
         self.silent: SortedSet[str] = SortedSet()
-        """Nodes of which nobody knows what they serve (R5)."""
+        """Nodes for which it is unknown what they serve (R5)."""
         self.disagreeing: SortedSet[str] = SortedSet()
-        """Nodes whose agent and kubelet name different numbers (C27)."""
+        """Nodes whose agent and kubelet report different numbers (C27)."""
 
     def change(self, node: str, before: Units, after: Units) -> None:
         self.served += (after.served or 0) - (before.served or 0)
@@ -239,7 +239,7 @@ class FreeIndex:
         return nodes[0], units_free
 
     def histogram(self, name: str) -> dict[int, int]:
-        """Free units to number of nodes that have just so many."""
+        """Free units to the number of nodes with exactly that many."""
         return {level: len(nodes) for level, nodes in self._levels.get(name, {}).items()}
 
     def at_least(self, name: str, need: int) -> Iterator[tuple[str, int]]:

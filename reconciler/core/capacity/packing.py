@@ -1,7 +1,7 @@
 """Whether all unplaced holds of a resource name still fit onto the nodes' free units (P3).
 
-Owns the proof on plain histograms: items are holds (units of one device to how many), bins are nodes (free
-units to how many). Knows neither names nor nodes: `capacity` and `state` make the histograms. The work grows
+Owns the proof on plain histograms: items are holds (units of one device to their number), bins are nodes (free
+units to their number). Knows neither names nor nodes: `capacity` and `state` build the histograms. The work grows
 with the number of different sizes, not with the number of nodes or holds.
 """
 
@@ -15,11 +15,11 @@ Histogram = tuple[tuple[int, int], ...]
 
 SEARCH_BUDGET = 4_000
 """States one search may visit. Clusters filled to the last unit with mixed sizes were decided within 200;
-the rest keeps one decision below a fifth of a second, for the queue waits while it is taken."""
+the rest of the budget keeps one decision below a fifth of a second, since the queue waits for it."""
 
 
 class Proof(Enum):
-    """`UNPROVED` counts as no: a hold that may be impossible to start is not given (P3)."""
+    """`UNPROVED` counts as no: a hold that might never be able to start is not granted (P3)."""
 
     YES = "yes"
     NO = "no"
@@ -27,8 +27,8 @@ class Proof(Enum):
 
 
 def packable(items: Mapping[int, int], bins: Mapping[int, int], *, budget: int = SEARCH_BUDGET) -> Proof:
-    """Whether every item fits whole into some bin (P3). Units; entries with a size or count of 0 or less are
-    no items and no bins. Deterministic: `budget` counts states, not time."""
+    """Whether all items can be packed into the bins, each item whole in one bin (P3). Sizes in units; entries with a
+    size or count of 0 or less are ignored. Deterministic: `budget` counts states, not time."""
     start = _reduced(_histogram(items), _histogram(bins))
     seen = {start}
     stack = [start]
@@ -55,9 +55,9 @@ def still_packable(
     after_items: Mapping[int, int],
     after_bins: Mapping[int, int],
 ) -> bool:
-    """Whether a change leaves the holds startable, if they were so before (P3).
+    """Whether a change leaves the holds startable, if they were startable before (P3).
 
-    Holds that could not be proved startable before the change do not forbid it: nothing is lost by it.
+    Holds that could not be proved startable before the change do not prevent it: it makes nothing worse.
     """
     if packable(after_items, after_bins) is Proof.YES:
         return True
@@ -69,8 +69,8 @@ def _histogram(counts: Mapping[int, int]) -> Histogram:
 
 
 def _reduced(items: Histogram, bins: Histogram) -> tuple[Histogram, Histogram]:
-    """The same question, smaller: an item that fills a bin exactly goes there, since whatever another packing
-    puts into that bin can change places with the item; bins below the smallest item are of no use."""
+    """An equivalent, smaller problem: an item that fills a bin exactly goes there, since whatever another packing
+    puts into that bin can change places with the item; bins smaller than the smallest item are dropped."""
     levels = dict(bins)
     left = []
     for size, count in items:
@@ -84,10 +84,10 @@ def _reduced(items: Histogram, bins: Histogram) -> tuple[Histogram, Histogram]:
 
 
 def _enough_slots(items: Histogram, bins: Histogram) -> bool:
-    """A bound any packing keeps: a bin of `free` units takes at most `free // size` items of `size` or more,
+    """A necessary condition: a bin of `free` units takes at most `free // size` items of `size` or more,
     an item counting for as many as it contains; and the units suffice in total. Where every size divides the
     next, as 1, 2, 4, 8 do, a large item costs every bin the same number of smaller slots, so the bound is exact
-    and a no needs no search."""
+    and a negative answer needs no search."""
     if sum(size * count for size, count in items) > sum(free * count for free, count in bins):
         return False
     for least, _ in items:
@@ -125,7 +125,7 @@ def _move(levels: dict[int, int], source: int, target: int, count: int) -> None:
 
 
 def _placements(items: Histogram, bins: Histogram) -> list[tuple[Histogram, Histogram]]:
-    """Every state one largest item further, the tightest bin last (it is looked at first)."""
+    """Every state after placing one largest item, the tightest bin last (it is searched first)."""
     size, count = items[-1]
     left = items[:-1] if count == 1 else (*items[:-1], (size, count - 1))
     states = []

@@ -18,8 +18,8 @@ _ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([
 _MODEL = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
 
 
-def speaks(report: GpuNode, name: str) -> bool:
-    """Whether a report says anything of a resource name, healthy or not."""
+def covers_name(report: GpuNode, name: str) -> bool:
+    """Whether a report lists a resource name, on healthy or unhealthy functions."""
     return any(
         function.resource_name == name or any(profile.resource_name == name for profile in function.profiles)
         for function in report.functions
@@ -30,11 +30,11 @@ def speaks(report: GpuNode, name: str) -> bool:
 def served(node: Node, report: GpuNode | None, report_fresh: bool, name: str) -> int | None:
     """Units of `name` a node serves (R5); None: unknown, which is not zero.
 
-    Where a fresh report speaks of the name: its healthy functions, 1 each, and for parents the slots in use
-    and still to be had. Else the node's allocatable, unknown while the node is not Ready or has no such
-    status. A function without a resource name (a companion) counts for nothing.
+    If a fresh report covers the name: its healthy functions, 1 each, and for parents the slots in use and those
+    still available. Otherwise the node's allocatable, unknown while the node is not Ready or its status has
+    none. A function without a resource name (a companion) counts as 0.
     """
-    if report is not None and report_fresh and speaks(report, name):
+    if report is not None and report_fresh and covers_name(report, name):
         return sum(_serves(function, name) for function in report.functions if function.healthy)
     if not node.ready or node.allocatable is None:
         return None
@@ -54,7 +54,7 @@ def used(report: GpuNode, name: str) -> int:
 
 
 class _Card(msgspec.Struct):
-    """What one card can still give: `whole` is the name of the card itself, "" when it cannot be given
+    """What is still available on one card: `whole` is the name of the card itself, "" if it is not available
     whole; `slots` the units of its virtual functions and vGPU types; `memory` the types among them."""
 
     whole: str = ""
@@ -67,7 +67,7 @@ class _Card(msgspec.Struct):
         return max(int(name == self.whole and not self.in_use), self.slots.get(name, 0))
 
     def loss(self, taken: str, name: str) -> int:
-        """What one unit of `taken` here costs `name` at most: everything when the card goes whole, nothing
+        """What one unit of `taken` here costs `name` at most: everything if the card is taken whole, nothing
         between two virtual functions, else its share of the memory that both need, rounded up."""
         if taken == self.whole:
             return self.remaining(name)
@@ -79,21 +79,21 @@ class _Card(msgspec.Struct):
 def shared_remaining(
     report: GpuNode, pending: Mapping[str, int], launching: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """Units of each name that surely can still be handed out, for every name whose units share a card (O3).
+    """Units of each name that are certain to be still available, for every name whose units share a card (O3).
 
     Shared are vGPU types on one card (one memory) and a whole card and its virtual functions (they exclude
-    each other). `pending[name]` are units taken from this report and not in its `used` yet; the caller counts
-    `placed + raw - used`, so the report that shows them takes them out of `pending` and nothing is subtracted
-    twice; below 0 are slots in the report that nobody holds any more, which their own name may have again.
+    each other). `pending[name]` are units taken from this report and not in its `used` yet; the caller passes
+    `placed + raw - used`, so a report that shows them removes them from `pending` and nothing is subtracted
+    twice; a negative number is slots in the report that nobody holds any more, available again to that name.
     `launching[name]` are placed units that do not run yet: whatever the report shows, they are still to land.
 
-    Nobody knows which card a pending unit lands on, nor which lands first. So for each other name it lands where
-    that name loses most, never more than is there; its own name loses exactly the pending units; and a name gives
-    no more than leaves room for what is pending of the others, should its own units start first.
+    It is unknown on which card a pending unit lands, and in which order. So each other name is assumed to lose the
+    most it can to that unit, never more than is there; its own name loses exactly the pending units; and a name
+    offers only what leaves room for the others' pending units, should its own units start first.
 
     A lower bound: never above the worst distribution of the pending units over the cards, and equal to it on
-    a single card. Names without a shared card are not in the answer; cards that give such a name alone count
-    in. Unhealthy functions give nothing.
+    a single card. Names without a shared card are not in the result; for a name that has one, cards that
+    provide only that name count too. Unhealthy functions provide nothing.
     """
     cards = _cards(report)
     shared = sorted({name for card in cards if card.slots for name in (*card.slots, card.whole) if name})
@@ -113,14 +113,14 @@ def shared_remaining(
 
 
 def _left(cards: list[_Card], name: str, pending: int, landing: Mapping[str, int]) -> int:
-    """What is left of a name once all that is landing has landed where that costs it most; below 0 where it may
-    not suffice."""
+    """Units left of a name once all units in `landing` have landed where they cost it most; negative if there may
+    not be enough."""
     left = sum(card.remaining(name) for card in cards) - pending
     return left - sum(_worst(cards, other, count, name) for other, count in landing.items() if other != name)
 
 
 def _beside(cards: list[_Card], name: str, most: int, other: str, landing: Mapping[str, int]) -> int:
-    """How many units of `name`, up to `most`, leave room for what is landing of `other`."""
+    """How many units of `name`, up to `most`, leave room for the units of `other` in `landing`."""
     room = _left(cards, other, landing[other], {key: count for key, count in landing.items() if key != name})
     before = landing.get(name, 0)
     low, high = 0, most
@@ -178,7 +178,7 @@ def _cards(report: GpuNode) -> list[_Card]:
 
 
 def address(id_: str) -> str:
-    """A PCI address in one form: lower case, four-digit domain (eight where it needs them)."""
+    """A PCI address in canonical form: lower case, four-digit domain (eight digits if needed)."""
     match = _ADDRESS.fullmatch(id_.strip().lower())
     if match is None:
         return id_.strip().lower()
@@ -187,9 +187,9 @@ def address(id_: str) -> str:
 
 
 def same_function(a: Function, b: Function) -> bool:
-    """Whether two reports speak of one piece of hardware: by stable id where both give one, since an address
-    can change over a reboot; else by address, kind and what it serves. A stable id that is only a vendor and
-    device id names a model, so the address must agree too."""
+    """Whether two reported functions are the same hardware: by stable id if both have one, since an address can
+    change over a reboot; otherwise by address, kind and what it serves. A stable id that is only a vendor and
+    device id identifies a model, so the address must match too."""
     if a.stable_id and b.stable_id:
         first, second = a.stable_id.lower(), b.stable_id.lower()
         return first == second and (_MODEL.fullmatch(first) is None or address(a.id) == address(b.id))

@@ -1,4 +1,4 @@
-"""Kubernetes objects as far as the product reads them: structs, decoders, and every name shared with the cluster.
+"""The fields of Kubernetes objects that the product reads: structs, decoders, and every name shared with the cluster.
 
-Owns the stored and watched shapes. Knows no placement state; every other room builds on this one.
+Owns the stored and watched types. Knows no placement state; every other package builds on this one.
 """

@@ -1,7 +1,7 @@
-"""Our own kinds' JSON as the model reads it: GPUDevice, GPUClass and GPUNode, reduced to the model's structs.
+"""Decodes this product's own kinds, GPUDevice, GPUClass and GPUNode, into the model's structs.
 
-Owns what makes one of them unreadable (R10): bounds and enums are checked here again, since a status may have
-been written before a CRD bounded it. `status_patches` encodes them; neighbours: `wire_base`, `wire`.
+Owns what makes one of them unreadable (R10): bounds and enums are checked again here, since a status may have
+been written before the CRD bounded it. `status_patches` encodes them; neighbours: `wire_base`, `wire`.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ from reconciler.core.model.wire_base import Meta, ShapeError, Wire, common
 
 _SELECTOR = re.compile(r"([0-9A-Fa-f]{4}):[0-9A-Fa-f]{4}")
 _MAX_QUOTA_LENGTH = 300
-"""Characters kept of a quota; no quantity is that long, so a cut one stays unreadable."""
+"""Characters kept of a quota; no quantity is that long, so a truncated one stays unreadable."""
 _MAX_NUMBER_LENGTH = 64
-"""Digits of a number in a release; beyond it neither the journal nor Python's own conversion is sure."""
+"""Digits allowed in a release's number; longer ones may fail in the journal or in Python's own conversion."""
 _NULL = msgspec.Raw(b"null")
 _SETTINGS = (SETTINGS_RESOURCE_NAMES, SETTINGS_RAW_NAME_POLICY, SETTINGS_MANAGER_USERS)
 
@@ -88,7 +88,7 @@ class KubeVirtWire(Wire, frozen=True):
 
 
 def kubevirt(wire: KubeVirtWire) -> objects.KubeVirt:
-    """The permitted table (R1); one malformed entry makes it unreadable, so that the last known one stays."""
+    """The table of permitted devices (R1); one malformed entry makes it unreadable, so the last known one is kept."""
     configuration = (wire.spec or KubeVirtSpec()).configuration or Configuration()
     table = configuration.permitted_host_devices or PermittedHostDevices()
     where = "spec.configuration.permittedHostDevices"
@@ -126,8 +126,8 @@ def release(wire: ReleaseWire) -> objects.Release:
 
 
 def read_quotas(values: bytes | msgspec.Raw) -> tuple[dict[str, Any], str]:
-    """(quotas, error) of a HelmRelease's `spec.values`, JSON: keys with a "/" as written, null left out (K3);
-    what is no scalar is kept as a word that no quantity parser takes. `error` when there is no map (R3)."""
+    """(quotas, error) from a HelmRelease's `spec.values` (JSON): keys with a "/" as written, nulls omitted (K3);
+    a non-scalar is kept as a word that no quantity parser accepts. `error` is set when there is no map (R3)."""
     if _type_of(values) not in ("map", "null"):
         return {}, f"spec.values is {_article(_type_of(values))}, not a map"
     raw = (msgspec.json.decode(values, type=Values | None) or Values()).resource_quotas

@@ -1,7 +1,7 @@
-"""Nodes, pods and VMIs as the API writes them, reduced to the model's structs.
+"""Decodes nodes, pods and VMIs into the model's structs.
 
-Owns which of their fields are read at all: what no shape here names is never decoded, so environment values
-and cloud-init data cannot reach the journal (J3). A reduction raises `ShapeError` where a value means nothing
+Owns which of their fields are read at all: a field that no struct here declares is never decoded, so environment
+values and cloud-init data cannot reach the journal (J3). Decoding raises `ShapeError` for invalid values
 (R10). Neighbours: `decode_platform`, `decode_gpu` (the other kinds), `wire` (watch lines and lists).
 """
 
@@ -30,7 +30,7 @@ _OWNER_KIND = objects.VMI.name
 
 
 def extended(name: str) -> bool:
-    """Whether Kubernetes takes the name for an extended resource: with a domain, not one of its own."""
+    """Whether Kubernetes treats the name as an extended resource: it has a domain, and not one of Kubernetes' own."""
     return "/" in name and "kubernetes.io/" not in name
 
 
@@ -184,7 +184,7 @@ def pod(wire: PodWire) -> objects.Pod:
 
 
 def _finished(status: PodStatus) -> int:
-    """When the last container of a finished pod ended, 0 where that is not told."""
+    """When the last container of a finished pod ended; 0 if not reported."""
     if status.phase not in ("Succeeded", "Failed"):
         return 0
     states = [found.state.terminated for found in status.container_statuses or () if found.state is not None]
@@ -193,7 +193,7 @@ def _finished(status: PodStatus) -> int:
 
 def pod_requests(spec: PodSpec) -> dict[str, int]:
     """The effective request of memory and extended resources (R6); a pod-level memory request replaces the
-    containers' sum, as the scheduler has it."""
+    containers' sum, as in kube-scheduler."""
     total = quantities.effective_request(
         [_requests(one.resources, "spec.containers.resources") for one in spec.containers or ()],
         [
@@ -211,7 +211,7 @@ def pod_requests(spec: PodSpec) -> dict[str, int]:
 
 
 def _requests(resources: Resources | None, where: str) -> dict[str, int]:
-    """A limit without a request is the request: the API server's default."""
+    """A limit without a request is taken as the request, which is the API server's default."""
     if resources is None:
         return {}
     return _amounts((resources.limits or {}) | (resources.requests or {}), where)
@@ -224,7 +224,7 @@ class VmiStatus(Wire, frozen=True):
 
 
 class VmiWire(Wire, frozen=True):
-    """Nothing of the spec: it carries cloud-init data and secrets."""
+    """Declares none of the spec, which carries cloud-init data and secrets."""
 
     metadata: Meta | None = None
     status: VmiStatus | None = None

@@ -1,6 +1,6 @@
-"""What a GPUDevice's phase means for holding, charging and packing.
+"""What a GPUDevice's phase implies for holding, charging and packing.
 
-Owns these predicates, one function each. Knows nothing of nodes, pods or budgets.
+Owns one predicate function for each question. Knows nothing of nodes, pods or budgets.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ def accepted(device: Device) -> bool:
 
 
 def holds_units(device: Device) -> bool:
-    """The device takes units of its node; a Lost one takes none (P4)."""
+    """The device occupies units of its node; a Lost device occupies none (P4)."""
     return device.placement is not None and accepted(device) and device.phase != Phase.LOST
 
 
 def unplaced_hold(device: Device) -> bool:
-    """Accepted, on no node yet: its units are held at class level (R9)."""
+    """Accepted but not on a node yet: its units are held at class level (R9)."""
     return accepted(device) and device.placement is None and device.phase != Phase.RELEASING
 
 
 def pending_order(device: Device) -> bool:
-    """Waits to be accepted by itself. A template device never does: it is accepted with its start (B2)."""
+    """Waits to be accepted on its own. A template device never does: it is accepted together with its start (B2)."""
     return not accepted(device) and not device.template and device.deleting is None
 
 
 def refused_by_budget(device: Device) -> bool:
-    """The order waits for a budget (R4): free units alone will not help it."""
+    """The order waits for a budget (R4); free units alone do not unblock it."""
     return any(found.type == CONDITION_HELD and found.reason in _BUDGET_REASONS for found in device.conditions)
 
 

@@ -1,7 +1,7 @@
-"""The Kubernetes objects as far as the model reads them, and no further (J3).
+"""The fields of Kubernetes objects that the model reads, and no others (J3).
 
-Owns the shape of what the journal stores of an object and the table of kinds. Decoding from the API's JSON
-is `wire`'s business; nothing here knows where an object came from. All times are integer milliseconds since
+Owns the structs that the journal stores and the table of kinds. `wire` decodes them from the API's JSON;
+nothing here knows where an object came from. All times are integer milliseconds since
 the Unix epoch, UTC; memory is bytes; GPUs are whole units. All structs are frozen: a change is a new value.
 """
 
@@ -30,7 +30,7 @@ class Key(msgspec.Struct, frozen=True, order=True, array_like=True):
 
 
 class Object(Model, frozen=True, kw_only=True):
-    """What every stored object has. `created` and `deleting` are ms (`deleting` None: not being deleted)."""
+    """Fields common to every stored object. `created` and `deleting` are ms (`deleting` None: not being deleted)."""
 
     name: str
     namespace: str = ""
@@ -47,7 +47,7 @@ class Taint(Model, frozen=True):
 
 
 class Node(Object, frozen=True, kw_only=True):
-    """`allocatable` holds extended resources only; None where the status has none (unknown, not zero: R5)."""
+    """`allocatable` holds extended resources only; None if the status has none (unknown, not zero: R5)."""
 
     labels: dict[str, str] = {}
     unschedulable: bool = False
@@ -59,7 +59,7 @@ class Node(Object, frozen=True, kw_only=True):
 
 class Pod(Object, frozen=True, kw_only=True):
     """`requests`: effective request per extended resource (R6); `memory`: effective memory request. `started`:
-    when the kubelet took it; `finished`: when its last container ended; 0 where that is not known."""
+    when the kubelet accepted it; `finished`: when its last container ended; 0 if unknown."""
 
     node: str = ""
     phase: str = ""
@@ -103,7 +103,7 @@ class Toleration(Model, frozen=True):
 
 
 class Requirement(Model, frozen=True):
-    """One node selector requirement; operator as Kubernetes spells it (In, NotIn, Exists, ...)."""
+    """One node selector requirement; `operator` in Kubernetes' spelling (In, NotIn, Exists, ...)."""
 
     key: str
     operator: str
@@ -118,7 +118,7 @@ class Term(Model, frozen=True):
 
 
 class Constraints(Model, frozen=True):
-    """What a VMI asks of its node (P2). `terms` None: no required node affinity at all."""
+    """What a VMI requires of its node (P2). `terms` None: no required node affinity at all."""
 
     node_selector: dict[str, str] = {}
     terms: tuple[Term, ...] | None = None
@@ -159,8 +159,8 @@ class Condition(Model, frozen=True):
 
 
 class Device(Object, frozen=True, kw_only=True):
-    """A GPUDevice (O2). `phase` "" is a device the binder has not looked at yet; `phase_since` is when the binder
-    last moved it to another phase, the moment every replica's usage records agree on (U1)."""
+    """A GPUDevice (O2). `phase` "": the binder has not processed the device yet. `phase_since`: when the binder
+    last changed its phase, the time on which every replica's usage records agree (U1)."""
 
     generation: int = 0
     finalizers: tuple[str, ...] = ()
@@ -192,7 +192,7 @@ class LargestFree(Model, frozen=True):
 
 
 class GpuClass(Object, frozen=True, kw_only=True):
-    """A GPUClass (O1). `max_count` None: no bound on one order."""
+    """A GPUClass (O1). `max_count` None: the size of an order is not limited."""
 
     generation: int = 0
     finalizers: tuple[str, ...] = ()
@@ -208,7 +208,7 @@ class GpuClass(Object, frozen=True, kw_only=True):
 
 
 class Profile(Model, frozen=True):
-    """One vGPU type on a parent: instances made, and how many more the parent's memory allows now."""
+    """One vGPU type on a parent: instances created, and how many more the parent's memory allows now."""
 
     resource_name: str
     used: int = 0
@@ -216,7 +216,7 @@ class Profile(Model, frozen=True):
 
 
 class Function(Model, frozen=True):
-    """One reported PCI function. `resource_name` "" for a function that serves nothing as a whole."""
+    """One reported PCI function. `resource_name` "": the function is not served as a whole."""
 
     id: str
     stable_id: str = msgspec.field(default="", name="stableID")
@@ -229,15 +229,15 @@ class Function(Model, frozen=True):
 
 
 class GpuNode(Object, frozen=True, kw_only=True):
-    """A node agent's report (O3). `reported_at` alone changing makes no event (J3)."""
+    """A node agent's report (O3). A change of `reported_at` alone produces no event (J3)."""
 
     reported_at: int = 0
     functions: tuple[Function, ...] = ()
 
 
 class Release(Object, frozen=True, kw_only=True):
-    """A tenant's HelmRelease (R2). `quotas` holds only keys with a "/", as written; `error` says why the
-    whole map could not be read."""
+    """A tenant's HelmRelease (R2). `quotas` holds only keys with a "/", as written; `error`: why the whole
+    map could not be read."""
 
     quotas: dict[str, Any] = {}
     error: str = ""
@@ -256,7 +256,7 @@ class KubeVirt(Object, frozen=True, kw_only=True):
 
 
 class Namespace(Object, frozen=True, kw_only=True):
-    """`entitlement`: the value of the entitlement label, None where the namespace does not carry it (K5)."""
+    """`entitlement`: the value of the entitlement label, None if the namespace does not carry it (K5)."""
 
     entitlement: str | None = None
 
@@ -268,9 +268,9 @@ class SettingsMap(Object, frozen=True, kw_only=True):
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """One watched kind: where it lives in the API and which struct keeps it.
+    """One watched kind: its place in the API and the struct that stores it.
 
-    `foreign`: may be not installed (N8). `written`: the binder writes this kind, so its resourceVersion is
+    `foreign`: may not be installed (N8). `written`: the binder writes this kind, so its resourceVersion is
     part of what the model reads (B6).
     """
 
@@ -331,11 +331,11 @@ VALIDATING_WEBHOOKS = Kind(
 
 
 class Settings(Model, frozen=True):
-    """What the hoster sets and the model depends on; journaled before it is used (J1). Durations in ms.
+    """The hoster's settings that the model depends on; journaled before they are used (J1). Durations in ms.
 
-    `lost_grace`: P4. `attach_grace`: how long an attachment may wait for its VMI (P5) and how old an answered
-    request may be to be taken as one's own (B4). `settle`: U1b. `report_stale`: age at which an agent report
-    stops speaking (R5). `writer`: the binder's own user name (K2).
+    `lost_grace`: P4. `attach_grace`: how long an attachment may wait for its VMI (P5) and the greatest age at which
+    an answered request still counts as the caller's own (B4). `settle`: U1b. `report_stale`: age from which an
+    agent's report is not used (R5). `writer`: the binder's own user name (K2).
     """
 
     namespace: str = "cozy-gpu-binder"

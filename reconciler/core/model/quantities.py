@@ -1,6 +1,6 @@
-"""Kubernetes quantities as exact numbers, and what a pod effectively requests of each resource.
+"""Kubernetes quantities as exact numbers, and a pod's effective request of each resource.
 
-Owns the number formats and the arithmetic of containers. Knows no nodes and no devices.
+Owns the number formats and how containers' requests add up. Knows no nodes and no devices.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MAX_QUANTITY = 2**63 - 1
 _MAX_LENGTH = 256
 """Characters of a quantity; the API server's own values stay below 30. Bounds the cost of one conversion."""
 _MAX_EXPONENT = 400
-"""Beyond it, any number of `_MAX_LENGTH` digits is above the cap or below one nano."""
+"""With a larger exponent, any number of `_MAX_LENGTH` digits is above the cap or below one nano."""
 
 _NUMBER = re.compile(
     r"(?P<sign>[+-]?)(?P<digits>[0-9]+\.?[0-9]*|\.[0-9]+)"
@@ -32,13 +32,13 @@ _SCALE |= {f"{letter}i": Fraction(1024) ** power for power, letter in enumerate(
 
 
 class QuantityError(ValueError):
-    """A value that is no Kubernetes quantity, or no count of units; the message names the value."""
+    """The value is not a Kubernetes quantity or not a count of units; the message names the value."""
 
 
 def quantity(value: str | int | float | bool) -> Fraction:
-    """The exact number a Kubernetes quantity means, in every form of the API documentation: plain, decimal
-    (n u m k M G T P E) and binary (Ki to Ei) suffixes, exponents, signs. Numbers are taken as YAML would
-    have written them. Capped at ±(2^63 - 1), as Kubernetes does. Raises `QuantityError`."""
+    """The exact value of a Kubernetes quantity, in every form the API documents: plain, decimal
+    (n u m k M G T P E) and binary (Ki to Ei) suffixes, exponents, signs. Numbers are read as YAML would
+    write them. Capped at ±(2^63 - 1), as Kubernetes does. Raises `QuantityError`."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise QuantityError(f"{_shown(value)} is not a Kubernetes quantity; write a number such as 2 or 500m")
     if isinstance(value, int):
@@ -93,10 +93,10 @@ def effective_request(
     init_containers: Iterable[InitRequest] = (),
     overhead: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """What a pod takes of each resource for its whole life, as kube-scheduler counts it (R6).
+    """What a pod reserves of each resource for its whole life, as kube-scheduler counts it (R6).
 
-    The larger of all containers with all sidecars, and the peak of the init containers, each with the
-    sidecars started before it; the overhead comes on top. `init_containers` in the pod's order.
+    Per resource, the larger of two sums: all containers and sidecars, or the most demanding init container with
+    the sidecars started before it. Overhead is added to that. `init_containers` are in the pod's order.
     """
     total: dict[str, int] = {}
     for requests in containers:

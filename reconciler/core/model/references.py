@@ -1,6 +1,6 @@
-"""The one parser of the K1 annotation: which devices a VMI refers to.
+"""The only parser of the K1 annotation, which lists the devices a VMI refers to.
 
-Owns the annotation's JSON form and what is wrong with it, with the position. Knows nothing of whether a
+Owns the annotation's JSON format and its errors, with their position. Knows nothing of whether a
 device exists; `webhooks.machines` asks that. The tenant-facing chart's examples are tested against it.
 """
 
@@ -14,11 +14,11 @@ from reconciler.core.model.objects import Model
 from reconciler.core.model.vocabulary import DEVICES_ANNOTATION, Reason
 
 MAX_REFERENCES = 64
-"""No board takes more GPUs; a longer list only costs writes, one per device."""
+"""No board holds more GPUs; a longer list would only cost writes, one per device."""
 MAX_COUNT = 1024
-"""Units of one template, the bound of the GPUDevice CRD."""
+"""Units of one template; the limit in the GPUDevice CRD."""
 MAX_CHARACTERS = 64 * 1024
-"""64 references with names of 253 characters fit in 20 KiB; beyond this the text is not even parsed."""
+"""64 references with names of 253 characters fit in 20 KiB; longer text is not parsed."""
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _MAX_NAME = 253
@@ -31,7 +31,7 @@ class DeviceReference(Model, frozen=True):
 
 
 class TemplateReference(Model, frozen=True):
-    """A device made at the start and gone with the VMI."""
+    """A device created when the VMI starts and deleted with it."""
 
     class_name: str
     count: int = 1
@@ -41,7 +41,7 @@ Reference = DeviceReference | TemplateReference
 
 
 class ReferencesError(ValueError):
-    """The annotation cannot be taken as it is. `reason` is stable, the text names the position."""
+    """The annotation is invalid. `reason` is stable; the text names the position."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ def parse_references(text: str) -> tuple[Reference, ...]:
     """The references in their order (K1).
 
     An item is exactly `{"device": NAME}` or `{"template": {"className": NAME, "count": N}}` (`count` defaults
-    to 1, as in a GPUDevice). A key that is neither is refused, since a typing error would order something
+    to 1, as in a GPUDevice). Any other key is refused, since a typing error would order something
     else. Raises `ReferencesError` with line and column, or with the item and the field.
     """
     if len(text) > MAX_CHARACTERS:
@@ -74,7 +74,7 @@ def parse_references(text: str) -> tuple[Reference, ...]:
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """A JSON object with its keys as written, so that a repeated key is seen."""
+    """A JSON object with its keys as written, so that repeated keys are detected."""
 
 
 def _load(text: str) -> Any:

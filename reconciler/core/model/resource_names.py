@@ -1,6 +1,6 @@
-"""Which extended resource names are GPUs here, and which KubeVirt permits.
+"""Which extended resource names denote GPUs, and which of them KubeVirt permits.
 
-Owns R1. Knows nothing of where the lists come from; `wire` reads them, `state` puts them together.
+Owns R1. Does not know where the lists come from: `wire` reads them, `state` combines them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def effective_names(
 ) -> tuple[str, ...]:
     """The effective GPU resource names, sorted (R1).
 
-    The hoster's list, the classes' resource names, the names agents report, and of KubeVirt's table every
-    mediated entry and every PCI entry of NVIDIA, whether the hoster lists names or not.
+    The hoster's list, the classes' resource names, the names agents report, and from KubeVirt's table every
+    mediated entry and every NVIDIA PCI entry, whether or not the hoster lists names.
     """
     from_table = (
         device.resource_name for device in permitted if device.mediated or device.vendor.upper() == NVIDIA_VENDOR
@@ -34,7 +34,7 @@ def permitted_names(permitted: Iterable[PermittedDevice]) -> frozenset[str]:
 
 
 def reported_names(report: GpuNode) -> tuple[str, ...]:
-    """Names a node agent's report speaks of, sorted; companion functions have none (O3)."""
+    """Resource names in a node agent's report, sorted; companion functions have none (O3)."""
     names = {function.resource_name for function in report.functions}
     names |= {profile.resource_name for function in report.functions for profile in function.profiles}
     return tuple(sorted(names - {""}))

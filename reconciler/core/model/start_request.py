@@ -6,7 +6,7 @@ from reconciler.core.model.objects import Constraints, Model
 
 
 class StartRequest(Model, frozen=True, kw_only=True):
-    """Names of held devices, (class, count) templates, and what the VMI asks of its node. An order is one
+    """Names of held devices, (class, count) templates, and what the VMI requires of its node. An order is one
     template."""
 
     devices: tuple[str, ...] = ()

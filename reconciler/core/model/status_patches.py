@@ -1,7 +1,7 @@
 """The parts of a GPUDevice's status as the product writes them, shared by the binder and the webhooks.
 
-Bodies are parts of JSON merge patches: an absent optional field is an explicit null, so that nothing of an
-older value survives under a new one. Knows nothing of who writes which part. `decode_gpu` reads what this writes.
+Bodies are parts of JSON merge patches: an absent optional field becomes an explicit null, so that no field of an
+older value remains in a new one. Does not know who writes which part. `decode_gpu` decodes what this encodes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def attachment_body(attachment: objects.Attachment | None) -> dict[str, Any] | N
 
 
 def constraints_body(constraints: objects.Constraints, replaced: objects.Constraints | None = None) -> dict[str, Any]:
-    """`bindRequest.constraints` as a merge patch. `replaced`: the constraints that stand there now; their
+    """`bindRequest.constraints` as a merge patch. `replaced`: the constraints stored now; their
     selector's other labels are removed, since a merge patch adds to a map."""
     gone = dict.fromkeys(replaced.node_selector if replaced is not None else ())
     terms = constraints.terms
@@ -45,7 +45,7 @@ def constraints_body(constraints: objects.Constraints, replaced: objects.Constra
 def request_body(
     request: objects.BindRequest | None, replaced: objects.BindRequest | None = None
 ) -> dict[str, Any] | None:
-    """`status.bindRequest` as a merge patch over `replaced`; None removes it."""
+    """`status.bindRequest` as a merge patch that replaces `replaced`; None removes it."""
     if request is None:
         return None
     return {

@@ -15,7 +15,7 @@ def are(count: int) -> str:
 
 
 def moment(at: int) -> str:
-    """ms since the epoch for a person, "" for 0."""
+    """Milliseconds since the Unix epoch in readable form, "" for 0."""
     if not at:
         return ""
     return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

@@ -1,7 +1,7 @@
 """Every name the product shares with the cluster: groups, labels, annotations, finalizers, budget keys,
 condition types, phases and refusal reasons.
 
-No other module spells one of these strings; a test enforces it. Knows nothing of how they are used.
+No other module contains one of these strings; a test enforces it. Does not know how they are used.
 """
 
 from enum import StrEnum
@@ -15,11 +15,11 @@ DEVICES_LABEL = f"{GROUP}/devices"
 DEVICES_ANNOTATION = f"{GROUP}/devices"
 """On the VMI template: the JSON list of references (K1)."""
 TEMPLATE_LABEL = f"{GROUP}/template-device"
-"""On a device that a webhook made at the start of a VMI; it ends with the VMI (K2)."""
+"""On a device that a webhook created when a VMI started; it is deleted with the VMI (K2)."""
 ENTITLEMENT_LABEL = f"{GROUP}/vgpu-entitlement"
 """On a tenant namespace: whether the tenant may use vGPU classes (K5)."""
 EPOCH_ANNOTATION = f"{GROUP}/leader-epoch"
-"""On a device: the leadership that last fenced it; a write decided under an older one conflicts (J5)."""
+"""On a device: the leader epoch that last fenced it; a write decided under an older epoch conflicts (J5)."""
 TRUE = "true"
 
 DEVICE_FINALIZER = f"{GROUP}/units"
@@ -173,4 +173,4 @@ TRANSIENT_REASONS = frozenset(
         Reason.NOT_READY,
     }
 )
-"""Refusals that may pass by themselves; the rest need a change of the request."""
+"""Refusals that may resolve by themselves; the others need a changed request."""

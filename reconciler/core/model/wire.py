@@ -1,8 +1,8 @@
-"""Watch lines, lists and single objects, decoded in one pass into the few fields the model reads.
+"""Decodes watch lines, lists and single objects in one pass into the few fields the model reads.
 
-Owns what happens when something does not fit: an object is set aside with what could be read of it and stops
-nothing else (R10). The wire structs are in `decode_workload`, `decode_platform`
-and `decode_gpu`. Knows nothing of who fetches the bytes.
+Owns the handling of objects that cannot be decoded: each is set aside with what could be read of it and does not
+affect the others (R10). The wire structs are in `decode_workload`, `decode_platform` and `decode_gpu`. Does not
+know who fetches the bytes.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ __all__ = [
 T = TypeVar("T")
 
 GONE = 410
-"""HTTP status of a resourceVersion the server no longer has (N7)."""
+"""HTTP status for a resourceVersion that the server no longer has (N7)."""
 _EXPIRED_REASONS = ("Expired", "Gone")
 _UNFIT = (msgspec.DecodeError, UnicodeDecodeError, ShapeError)
 """Errors raised when decoding untrusted bytes."""
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """ADDED or MODIFIED: the object as far as the model reads it."""
+    """ADDED or MODIFIED: the object, reduced to the fields the model reads."""
 
     object: Object
 
 
 class Removed(msgspec.Struct, frozen=True):
-    """DELETED. The uid tells which object of that name is gone (R10)."""
+    """DELETED. The uid identifies which object of that name is gone (R10)."""
 
     key: Key
     uid: str
@@ -78,14 +78,14 @@ class Bookmark(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """ERROR: the stream is over. `code` is the HTTP status, 0 where none is told; 410: list again (N7)."""
+    """ERROR: the stream has ended. `code` is the HTTP status, 0 if none is given; 410: list again (N7)."""
 
     code: int
     message: str
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """Something that does not fit its shape, with what could be read of its identity ("" where nothing);
+    """An object that could not be decoded, with what could be read of its identity ("" if nothing);
     `error` names the field (R10)."""
 
     key: Key
@@ -98,7 +98,7 @@ Line: TypeAlias = Changed | Removed | Bookmark | Failed | Unreadable
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A whole list: its version, the objects, and those set aside."""
+    """A whole list: its resourceVersion, its objects, and those set aside."""
 
     resource_version: str
     objects: list[Object]
@@ -120,7 +120,7 @@ class ItemList(msgspec.Struct, Generic[T]):
 
 
 class Status(Wire, frozen=True):
-    """`metav1.Status` as far as an ERROR event needs it; it may lack any field (C39)."""
+    """The fields of `metav1.Status` that an ERROR event needs; any may be absent (C39)."""
 
     code: int | None = None
     message: str | None = None
@@ -128,7 +128,7 @@ class Status(Wire, frozen=True):
 
 
 class Reader(NamedTuple):
-    """How one kind is read: the prepared decoders and the reduction, which raises `ShapeError`."""
+    """How one kind is decoded: the prepared decoders and the conversion to the model, which raises `ShapeError`."""
 
     line: msgspec.json.Decoder[Any]
     list: msgspec.json.Decoder[Any]
@@ -168,8 +168,8 @@ _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
-    """Decode; what is nested too deeply for the decoder is cut far below any field the model reads, so that no
-    tenant's object can make a whole list unreadable (R10)."""
+    """Decode JSON. Content nested too deeply for the decoder is cut, far below any field the model reads, so that
+    no tenant's object can make a whole list unreadable (R10)."""
     try:
         return decoder.decode(body)
     except RecursionError:
@@ -177,9 +177,9 @@ def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
 
 
 def decode_line(kind: Kind, line: bytes) -> Line:
-    """One watch line of a kind in `objects.KINDS`. Never raises for what the line holds: a field of the wrong
-    type makes the object `Unreadable` (R10), a deletion needs the metadata only, an error event may lack
-    everything (C39)."""
+    """Decode one watch line of a kind in `objects.KINDS`. Never raises for the line's content: a field of the wrong
+    type makes the object `Unreadable` (R10), a deletion needs only the metadata, an error event may lack
+    every field (C39)."""
     reader = _reader(kind.name)
     try:
         read = _decode(reader.line, line)
@@ -193,7 +193,7 @@ def decode_line(kind: Kind, line: bytes) -> Line:
 
 
 def _loose_line(kind: Kind, line: bytes, error: str) -> Line:
-    """A line whose object does not fit its kind's shape, or is none."""
+    """Decode a line whose object does not match its kind, or that holds no object."""
     try:
         read = _decode(_LOOSE_LINE, line)
     except _UNFIT as broken:
@@ -204,7 +204,7 @@ def _loose_line(kind: Kind, line: bytes, error: str) -> Line:
 
 
 def _unreduced(kind: Kind, type_: str, meta: Meta, error: str) -> Line:
-    """What a line says whose object's metadata is all that counts."""
+    """The event of a watch line, from its object's metadata alone."""
     if type_ == "BOOKMARK":
         if meta.resource_version:
             return Bookmark(meta.resource_version)
@@ -226,8 +226,8 @@ def _failed(raw: msgspec.Raw) -> Failed:
 
 
 def decode_list(kind: Kind, body: bytes) -> Listed:
-    """A whole list (its items carry no kind of their own). Items are decoded one by one only when one of them
-    does not fit. Raises `WireError` when the body is no list or has no version to watch from."""
+    """Decode a whole list, whose items carry no kind of their own. Items are decoded one by one only if one of them
+    is invalid. Raises `WireError` if the body is not a list or has no resourceVersion to watch from."""
     reader = _reader(kind.name)
     try:
         read = _decode(reader.list, body)
@@ -260,7 +260,7 @@ def decode_list(kind: Kind, body: bytes) -> Listed:
 
 
 def decode_object(kind: Kind, body: bytes | msgspec.Raw) -> Object | Unreadable:
-    """One object, as a GET or a write returns it."""
+    """Decode one object as returned by a GET or a write."""
     reader = _reader(kind.name)
     try:
         return reader.reduce(_decode(reader.object, body))
@@ -299,7 +299,7 @@ def _text(values: dict[str, msgspec.Raw], key: str) -> str:
 
 
 def _explained(error: Exception, root: str) -> str:
-    """The error with the field in front: "spec.count: Expected `int`, got `str`"."""
+    """The error, prefixed with the field: "spec.count: Expected `int`, got `str`"."""
     text, separator, path = str(error).rpartition(" - at `")
     if not separator:
         return str(error)
@@ -308,7 +308,7 @@ def _explained(error: Exception, root: str) -> str:
 
 def significant(kind: Kind, a: Object, b: Object) -> bool:
     """Whether two observations of one object differ in a field the model reads (J3). The resourceVersion counts
-    only for kinds the binder writes (B6), the time of an agent's report never."""
+    only for kinds the binder writes (B6); the time of an agent's report never counts."""
     if a == b:
         return False
     same: dict[str, Any] = {} if kind.written else {"resource_version": a.resource_version}

@@ -18,17 +18,17 @@ Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
 _DEPTH = 100
-"""Levels kept by `shallow`: the deepest field the model reads lies on the tenth, the decoder gives up near the
-thousandth, and the API server stores ten thousand."""
+"""Levels kept by `shallow`: the deepest field the model reads is at the tenth, the decoder fails near the
+thousandth, and the API server stores up to ten thousand."""
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 class ShapeError(ValueError):
-    """A field the model needs is missing or means nothing; the message names it."""
+    """A field the model needs is missing or invalid; the message names it."""
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Base of the API's shapes: every field may be absent, unknown fields are skipped unread."""
+    """Base of the wire structs: every field may be absent; undeclared fields are skipped unread."""
 
 
 class Meta(Wire, frozen=True):
@@ -41,7 +41,7 @@ class Meta(Wire, frozen=True):
 
 
 class Plain(Wire, frozen=True):
-    """Any object, its metadata only."""
+    """Any object, reduced to its metadata."""
 
     metadata: Meta | None = None
 
@@ -52,7 +52,7 @@ def ms(time: datetime | None) -> int:
 
 
 def common(meta: Meta | None) -> dict[str, Any]:
-    """What every stored object has. Raises `ShapeError` without a name or a uid: the uid is the identity."""
+    """The fields common to every stored object. Raises `ShapeError` without a name or a uid, which is the identity."""
     meta = meta or Meta()
     for name, value in (("name", meta.name), ("uid", meta.uid)):
         if not value:
@@ -78,13 +78,13 @@ def to_ms(time: str) -> int:
 
 def from_ms(time: int) -> str:
     """Milliseconds since the Unix epoch as RFC 3339 in UTC, with the six decimals that Kubernetes' MicroTime
-    insists on and its Time accepts."""
+    requires and its Time accepts."""
     moment = _EPOCH + timedelta(milliseconds=time)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond:06d}Z"
 
 
 def shallow(body: bytes) -> bytes:
-    """JSON with everything below `_DEPTH` levels left out: a map or list down there stays, empty."""
+    """JSON with everything below `_DEPTH` levels removed: a map or list at that depth remains, but empty."""
     kept = []
     depth = start = 0
     for token in _TOKEN.finditer(body):

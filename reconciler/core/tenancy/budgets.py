@@ -46,7 +46,7 @@ class BudgetRefusal(msgspec.Struct, frozen=True):
 
 
 class BudgetUnreadable(msgspec.Struct, frozen=True):
-    """A budget on the way up that cannot be read; what it would bound is refused (R3)."""
+    """A budget of the tenant or one above it that cannot be read; requests it would limit are refused (R3)."""
 
     tenant: str
     key: BudgetKey
@@ -61,15 +61,15 @@ class BudgetUnreadable(msgspec.Struct, frozen=True):
 
 
 class Headroom(NamedTuple):
-    """The largest request that would pass. `units` None: no budget bounds it. `tenant`: whose budget does."""
+    """The largest request that would pass. `units` None: no budget limits it. `tenant`: whose budget limits it."""
 
     units: int | None
     tenant: str = ""
 
 
 class Level(msgspec.Struct, frozen=True):
-    """One tenant on the way up. `budget` and `left` None: it has no budget for the key; `error`: it has one
-    that cannot be read."""
+    """One tenant in the chain up to the root. `budget` and `left` None: it has no budget for the key; `error`: its
+    budget cannot be read."""
 
     tenant: str
     budget: int | None

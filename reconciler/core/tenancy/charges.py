@@ -1,13 +1,13 @@
-"""The charge tree: what each tenant and its sub-tenants use and have set aside of every budget key (R4).
+"""The charge tree: what each tenant and its sub-tenants use and have reserved of every budget key (R4).
 
-Owns the sums, kept up to date with every change at the cost of the tree's depth, and what follows from them.
-The same facts give the same tree in whatever order they arrive (R9). Knows nothing of devices and pods: the
-fold says how many units a namespace uses. Neighbours: `tenants` (names and what they may use), `budgets` (the
-answers' shapes), `checks` (asks).
+Owns the sums, updated at every change at a cost proportional to the tree's depth, and the checks based on them.
+The same facts give the same tree in any order of arrival (R9). Knows nothing of devices and pods: the fold
+passes in how many units a namespace uses. Neighbours: `tenants` (names and budgets), `budgets` (the result
+types), `checks` (the caller).
 
-Use belongs to the namespace it is in for as long as it is there. When a tenant's release goes and something
-still runs in its namespace, its own budgets go with the release, and the use counts on for the tenants above,
-found by name: deleting a tenant gives back what it used when that is gone, not before (C11).
+Usage counts for its namespace as long as it exists. When a tenant's release is deleted while something still
+runs in its namespace, the tenant's own budgets end with the release, and the usage still counts for the tenants
+above, which are found by name: a deleted tenant's units are returned only when their usage ends (C11).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from reconciler.core.tenancy.tenants import NO_BUDGETS, BudgetKey, Budgets, pare
 
 class _Account(msgspec.Struct):
     """One namespace's sums per key, in units: `usage` its own, `below` its children's contributions. Zeros
-    are left out. `owned`: a release makes it a tenant; only such carry budgets."""
+    are omitted. `owned`: a release makes it a tenant; only tenants have budgets."""
 
     parent: str | None
     owned: bool = False
@@ -37,7 +37,7 @@ class _Account(msgspec.Struct):
         return self.usage.get(key, 0) + self.below.get(key, 0)
 
     def contribution(self, key: BudgetKey) -> int:
-        """What the parent is charged for this tenant: a budget is set aside whole, used or not (R4)."""
+        """What the parent is charged for this tenant: a budget is reserved in full, used or not (R4)."""
         return max(self.budgets.limits.get(key, 0), self.charge(key))
 
     @property
@@ -54,7 +54,7 @@ def _add(amounts: dict[BudgetKey, int], key: BudgetKey, delta: int) -> None:
 
 
 class ChargeTree:
-    """The tree. Namespaces appear with their first use or release and go with the last."""
+    """The tree. A namespace is added with its first usage or release and removed with the last."""
 
     def __init__(self) -> None:
         self._accounts: dict[str, _Account] = {}
@@ -64,8 +64,8 @@ class ChargeTree:
     # Changes
 
     def add_tenant(self, namespace: str, parent: str | None) -> None:
-        """A release makes `namespace` a tenant below `parent` (R2), or moves it there. Its budgets follow
-        with `set_budgets`. Raises `ValueError` for a parent that cannot own the namespace."""
+        """Make `namespace` a tenant below `parent` (R2), or move it there; `set_budgets` sets its budgets
+        afterwards. Raises `ValueError` for a parent that cannot own the namespace."""
         if not _can_own(parent, namespace):
             raise ValueError(f"{namespace} cannot be a tenant below {parent}")
         self._account(namespace)
@@ -77,7 +77,7 @@ class ChargeTree:
         self._adopt(namespace)
 
     def remove_tenant(self, namespace: str) -> None:
-        """The release is gone, and its budgets with it; what is still used there counts on by name."""
+        """Remove a tenant whose release is gone, with its budgets; usage left there still counts by name."""
         if namespace not in self._owned:
             return
         self.set_budgets(namespace, NO_BUDGETS)
@@ -89,7 +89,7 @@ class ChargeTree:
         self._prune(namespace)
 
     def set_budgets(self, namespace: str, budgets: Budgets) -> None:
-        """Replace a tenant's budgets. Raises `ValueError` where no release makes the namespace a tenant."""
+        """Replace a tenant's budgets. Raises `ValueError` if no release makes the namespace a tenant."""
         if namespace not in self._owned:
             raise ValueError(f"{namespace} is no tenant, it cannot have budgets")
         account = self._accounts[namespace]
@@ -100,7 +100,7 @@ class ChargeTree:
             self._raise(account.parent, key, account.contribution(key) - before[key])
 
     def add_usage(self, namespace: str, key: BudgetKey, delta: int) -> None:
-        """Units used in a namespace, more or (negative) fewer. Raises `ValueError` below nothing."""
+        """Change the units used in a namespace; negative amounts subtract. Raises `ValueError` below zero."""
         account = self._account(namespace)
         if account.usage.get(key, 0) + delta < 0:
             raise ValueError(f"{namespace} uses {account.usage.get(key, 0)} of {key}, {-delta} cannot be given back")
@@ -112,8 +112,8 @@ class ChargeTree:
     # Answers
 
     def path(self, namespace: str) -> list[str]:
-        """The namespace and the tenants above it, nearest first. A namespace that is no tenant's stands
-        alone."""
+        """The namespace and the tenants above it, nearest first; only the namespace itself if it belongs to
+        no tenant."""
         found: list[str] = []
         above: str | None = namespace
         while above is not None:
@@ -135,15 +135,15 @@ class ChargeTree:
         return 0 if account is None else account.usage.get(key, 0)
 
     def charge(self, namespace: str, key: BudgetKey) -> int:
-        """Usage of the namespace plus, for each child, its charge or its budget if that is more (R4)."""
+        """Usage of the namespace plus, for each child, the larger of its charge and its budget (R4)."""
         account = self._accounts.get(namespace)
         return 0 if account is None else account.charge(key)
 
     def check(self, namespace: str, request: Mapping[BudgetKey, int]) -> BudgetRefusal | BudgetUnreadable | None:
         """Whether `request` more units may be used in a namespace (R4); keys that ask for 0 or less pass.
 
-        A budget on the way up that cannot be read refuses first, whatever a nearer budget has left (R3); then
-        the nearest tenant whose budget is exceeded, for the first such key.
+        An unreadable budget anywhere up to the root is reported first, whatever a nearer budget has left (R3);
+        then the nearest tenant whose budget is exceeded, for the first such key.
         """
         refusals = [
             refusal
@@ -154,8 +154,8 @@ class ChargeTree:
         return next(unreadable, refusals[0] if refusals else None)
 
     def refusals(self, namespace: str, request: Mapping[BudgetKey, int]) -> list[BudgetRefusal | BudgetUnreadable]:
-        """Every budget on the way up that says no to `request`, by key, nearest first, each judged as if the
-        nearer ones had let it pass; `check` gives one of them (R4, J7)."""
+        """Every budget up to the root that refuses `request`, by key, nearest first, each evaluated as if the
+        nearer ones had allowed it; `check` returns one of them (R4, J7)."""
         found: list[BudgetRefusal | BudgetUnreadable] = []
         for key in sorted(key for key, units in request.items() if units > 0):
             growth = request[key]
@@ -176,8 +176,8 @@ class ChargeTree:
         self, parent: str, child: str, key: BudgetKey, budget: int | None
     ) -> BudgetRefusal | BudgetUnreadable | None:
         """Whether `child` may have this budget (units, None: none) below `parent`: it may not take more than
-        what the parent, and each tenant above with a budget, has left (W4, R4). One that takes no more than
-        the child's budget and use take now always may, even where the tenants above are over theirs."""
+        what the parent, and each tenant above with a budget, has left (W4, R4). A budget that takes no more
+        than the child's present budget and usage is always allowed, even if tenants above exceed theirs."""
         before, charge = self._shares(parent, child, key)
         growth = max(budget or 0, charge) - before
         refusal = self._refusal(parent, key, growth) if growth > 0 else None
@@ -186,10 +186,10 @@ class ChargeTree:
         return refusal
 
     def headroom(self, namespace: str, key: BudgetKey) -> Headroom:
-        """The largest request `check` would let pass, and the tenant that bounds it.
+        """The largest request that `check` would allow, and the tenant whose budget limits it.
 
-        The nearest budget decides: it is set aside whole in every charge above, so what it has left never
-        raises those.
+        The nearest budget decides: it is reserved in full in every charge above, so using what it has left
+        never raises those.
         """
         nearest = None
         for tenant in self.path(namespace):
@@ -201,7 +201,7 @@ class ChargeTree:
         return nearest or Headroom(None)
 
     def chain(self, namespace: str, key: BudgetKey) -> list[Level]:
-        """Every tenant on the way up with its budget, its charge and what is left, nearest first (J7)."""
+        """Every tenant up to the root with its budget, its charge and what is left, nearest first (J7)."""
         levels = []
         for tenant in self.path(namespace):
             budgets, charge = self.budgets(tenant), self.charge(tenant, key)
@@ -213,7 +213,7 @@ class ChargeTree:
     # Inside
 
     def _refusal(self, namespace: str, key: BudgetKey, growth: int) -> BudgetRefusal | BudgetUnreadable | None:
-        """`growth`: units the charge of `namespace` would grow by; less of it may arrive higher up."""
+        """`growth`: units by which the charge of `namespace` would grow; charges further up may grow by less."""
         exceeded = None
         for tenant in self.path(namespace):
             budgets, charge = self.budgets(tenant), self.charge(tenant, key)
@@ -229,7 +229,7 @@ class ChargeTree:
 
     def _shares(self, parent: str, child: str, key: BudgetKey) -> tuple[int, int]:
         """(units `parent` is charged today for what `child` will hold, the child's charge once it is a
-        tenant): a new tenant also takes over what continues its name and has no release."""
+        tenant): a new tenant also takes over namespaces without a release whose names extend its own."""
         account = self._accounts.get(child)
         before = 0 if account is None or account.parent != parent else account.contribution(key)
         charge = 0 if account is None else account.charge(key)
@@ -248,7 +248,7 @@ class ChargeTree:
         return parent_namespace(namespace, self._owned)
 
     def _account(self, namespace: str) -> _Account:
-        """The namespace's account, made with those above it where there is none."""
+        """The namespace's account; created, with those above it, if missing."""
         account = self._accounts.get(namespace)
         if account is None:
             account = self._accounts[namespace] = _Account(self._parent(namespace), usage={}, below={})
@@ -258,7 +258,7 @@ class ChargeTree:
         return account
 
     def _raise(self, namespace: str | None, key: BudgetKey, delta: int) -> None:
-        """Add to what is charged from below, upward for as far as it is felt."""
+        """Add to what children contribute, and propagate upward until a charge stays the same."""
         while namespace is not None and delta:
             account = self._accounts[namespace]
             before = account.contribution(key)
@@ -283,17 +283,17 @@ class ChargeTree:
             self._prune(old)
 
     def _adopt(self, tenant: str) -> None:
-        """A tenant came or went: what continues its name and has no release may hang elsewhere now."""
+        """Re-parent namespaces without a release whose names extend that of a tenant just added or removed."""
         for namespace in self._continuing(tenant):
             if namespace in self._accounts:
                 self._move(namespace, parent_namespace(namespace, self._owned))
 
     def _continuing(self, tenant: str) -> list[str]:
-        """Namespaces without a release whose name continues a tenant's ("." sorts right after "-")."""
+        """Namespaces without a release whose names extend a tenant's ("." sorts right after "-")."""
         return list(self._unowned.irange(f"{tenant}-", f"{tenant}.", inclusive=(True, False)))
 
     def _prune(self, namespace: str) -> None:
-        """Forget accounts that say nothing: no release, no use, nothing below."""
+        """Drop empty accounts: no release, no usage, nothing below."""
         above: str | None = namespace
         while above is not None:
             account = self._accounts.get(above)
@@ -307,7 +307,7 @@ class ChargeTree:
 
 
 def _can_own(parent: str | None, namespace: str) -> bool:
-    """Keeps the tree a tree: a parent's name is shorter, or the root's."""
+    """Rules out cycles: a parent's name is shorter, or it is the root's."""
     if parent is None:
         return namespace == ROOT_TENANT
     if parent == ROOT_TENANT and namespace.startswith(TENANT_PREFIX):

@@ -19,9 +19,9 @@ from reconciler.core.model.vocabulary import CLASS_BUDGET_PREFIX, GROUP, RAW_BUD
 
 
 def owned_namespace(release_namespace: str, release_name: str) -> str | None:
-    """The namespace a tenant's release owns, None where its name is no tenant's (R2).
+    """The namespace that a tenant's release owns, None if the release's name is not a tenant's (R2).
 
-    `tenant-x` in P owns `P-x`; in `tenant-root` it owns `tenant-x`, and `tenant-root` there owns itself.
+    `tenant-x` in P owns `P-x`; in `tenant-root` it owns `tenant-x`. `tenant-root` in `tenant-root` owns itself.
     """
     short = release_name.removeprefix(TENANT_PREFIX)
     if not release_namespace or not short or short == release_name:
@@ -33,18 +33,18 @@ def owned_namespace(release_namespace: str, release_name: str) -> str | None:
 
 
 def parent_of(release_namespace: str, release_name: str) -> str | None:
-    """The tenant above the one a release makes: the release's own namespace, None for the root (R2)."""
+    """The tenant above the one that a release creates: the release's own namespace, None for the root (R2)."""
     owned = owned_namespace(release_namespace, release_name)
     return None if owned is None or owned == ROOT_TENANT else release_namespace
 
 
 def parent_namespace(namespace: str, known: Container[str]) -> str | None:
-    """The tenant above a namespace, by its name alone (R2); None for the root and for what is no tenant's.
+    """The tenant above a namespace, by its name alone (R2); None for the root and for namespaces of no tenant.
 
     Names contain dashes, so `tenant-a-b` may be `b` below `tenant-a` or `a-b` below the root. The release
-    that owns a namespace settles it (`parent_of`). This answer is for a namespace without one: the longest
-    name among the `known` tenants that it continues, else the root. The longest has the most ancestors, so
-    what is left behind in a removed tenant's namespace never escapes a budget above it.
+    that owns a namespace decides (`parent_of`). This function is for a namespace without a release: the longest
+    name among the `known` tenants that it extends, else the root. The longest has the most ancestors, so usage
+    that remains in a removed tenant's namespace never escapes a budget above it.
     """
     if namespace == ROOT_TENANT or not namespace.startswith(TENANT_PREFIX):
         return None
@@ -56,24 +56,24 @@ def parent_namespace(namespace: str, known: Container[str]) -> str | None:
 
 
 class Claims:
-    """Which release owns a namespace when several would (`tenant-a-b` has two possible parents).
+    """Which release owns a namespace that several claim (`tenant-a-b` has two possible parents).
 
-    The oldest owns it (creation, then uid), as its Helm release came first: whoever makes another release of
-    that name later gains and changes nothing, and the order of arrival decides nothing (R9).
+    The oldest owns it (by creation, then uid), since its Helm release came first: creating another release for
+    that namespace later changes nothing, and the order of arrival does not matter (R9).
     """
 
     def __init__(self) -> None:
         self._claims: dict[str, SortedSet[tuple[int, str, str, str]]] = {}
 
     def put(self, release: Release) -> str | None:
-        """Add a release; the namespace it claims, None where it claims none."""
+        """Add a release; returns the namespace it claims, None if it claims none."""
         owned = owned_namespace(release.namespace, release.name)
         if owned is not None:
             self._claims.setdefault(owned, SortedSet()).add(_claim(release))
         return owned
 
     def drop(self, release: Release) -> str | None:
-        """Take a release off, as it was put; the namespace it claimed."""
+        """Remove a release as it was added; returns the namespace it claimed."""
         owned = owned_namespace(release.namespace, release.name)
         claims = self._claims.get(owned) if owned is not None else None
         if owned is not None and claims is not None:
@@ -93,14 +93,14 @@ def _claim(release: Release) -> tuple[int, str, str, str]:
 
 
 class BudgetKind(StrEnum):
-    """What a budget bounds (K3)."""
+    """What a budget limits (K3)."""
 
     CLASS = "class"
     RAW = "raw"
 
 
 class BudgetKey(NamedTuple):
-    """`name`: a class name, or a resource name. Its string is the key a tenant writes."""
+    """`name`: a class name, or a resource name. Its string form is the key that a tenant writes."""
 
     kind: BudgetKind
     name: str
@@ -110,18 +110,18 @@ class BudgetKey(NamedTuple):
 
 
 def class_key(class_name: str) -> BudgetKey:
-    """The key that bounds units of a class."""
+    """The key that limits units of a class."""
     return BudgetKey(BudgetKind.CLASS, class_name)
 
 
 def raw_key(resource_name: str) -> BudgetKey:
-    """The key that bounds all units of a resource name, devices and uncovered pod requests together."""
+    """The key that limits all units of a resource name: devices and uncovered pod requests together."""
     return BudgetKey(BudgetKind.RAW, resource_name)
 
 
 class Budgets(msgspec.Struct, frozen=True):
     """A tenant's GPU budgets. `limits`: whole units. `unreadable`: why a key's value cannot be read. `error`:
-    why the whole map cannot. `unmatched`: keys as written that look like GPU budgets and bound nothing."""
+    why the whole map cannot. `unmatched`: keys as written that look like GPU budgets but limit nothing."""
 
     limits: dict[BudgetKey, int] = {}
     unreadable: dict[BudgetKey, str] = {}
@@ -129,7 +129,7 @@ class Budgets(msgspec.Struct, frozen=True):
     error: str = ""
 
     def problem(self, key: BudgetKey) -> str:
-        """Why this tenant's budget for a key cannot be read, "" where it can or there is none (R3)."""
+        """Why this tenant's budget for a key cannot be read; "" if it can or there is none (R3)."""
         return self.error or self.unreadable.get(key, "")
 
 
@@ -143,11 +143,11 @@ def parse_budgets(
     effective_names: frozenset[str],
     error: str = "",
 ) -> Budgets:
-    """The GPU budgets in a tenant's `resourceQuotas` (K3, R3); other keys are none of our business.
+    """The GPU budgets in a tenant's `resourceQuotas` (K3, R3); other keys are ignored.
 
-    `X`, `requests.X` and `limits.X` are one key, of a class as of a resource name; the smallest of them
-    holds, and one that cannot be read makes the key unreadable. A fraction rounds down, 0 allows nothing,
-    null is no key. `error`: the map itself could not be read.
+    `X`, `requests.X` and `limits.X` are the same key, for a class or a resource name; the smallest value
+    applies, and an unreadable one makes the key unreadable. A fraction rounds down, 0 allows nothing,
+    null counts as absent. `error`: the map itself could not be read.
     """
     limits: dict[BudgetKey, int] = {}
     unreadable: dict[BudgetKey, str] = {}
@@ -188,8 +188,8 @@ def _without_prefix(written: str) -> str:
 
 
 def _looks_like_ours(written: str, effective_names: frozenset[str]) -> bool:
-    """Whether a key that matches nothing was surely meant for a GPU or another device (C13): its domain or
-    name is one of ours in any case, or it is an extended resource's `requests.` or `limits.` form."""
+    """Whether a key that matches nothing was clearly meant for a GPU or another device (C13): its domain or
+    name is one of ours, ignoring case, or it is an extended resource's `requests.` or `limits.` form."""
     lowered = written.strip().lower()
     bare = _without_prefix(lowered)
     domain, slash, name = bare.partition("/")
