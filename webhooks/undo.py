@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import structlog
@@ -67,9 +68,7 @@ class Undo:
                 self._log.warning("undo failed, trying again", device=name, error=str(error))
 
         try:
-            async for attempt in UNDO.retrying(self._clock.sleep, also=(Denied,), failed=failed):
-                with attempt:
-                    await self._attempt(name)
+            await UNDO.call(partial(self._attempt, name), self._clock.sleep, also=(Denied,), failed=failed)
         except NotFound:
             return
         except (ClusterError, Denied):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 
 from journal.events import Event
 from reconciler.cluster.informer import Informer, Timing
@@ -116,9 +117,8 @@ class Informers:
         """GET one object until there is an answer, and tell it: after a conflict the object counts as unknown
         until then (B6). Ends without an answer only where the kind is not installed."""
         with contextlib.suppress(KindMissing):
-            async for attempt in REREAD.retrying(self._timing.sleep, jitter=self._timing.jitter):
-                with attempt:
-                    await self.of[kind].reread(namespace, name)
+            reread = partial(self.of[kind].reread, namespace, name)
+            await REREAD.call(reread, self._timing.sleep, jitter=self._timing.jitter)
 
     async def _silence(self) -> None:
         """Tell of reports that become stale, at most a second late."""

@@ -18,7 +18,6 @@ from tenacity import (
     retry_if_exception,
     stop_after_attempt,
     stop_never,
-    wait_exponential,
 )
 
 from reconciler.cluster.port import (
@@ -48,16 +47,17 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     jitter: bool = False
 
-    def retrying(
+    async def call(
         self,
+        action: Callable[[], Awaitable[T]],
         sleep: Sleep,
         *,
         jitter: Callable[[], float] | None = None,
         also: tuple[type[Exception], ...] = (),
         failed: Callable[[BaseException], None] | None = None,
-    ) -> AsyncRetrying:
-        """Tenacity's loop under this policy; the last error is raised as it is. `jitter`: a number from 0 to 1.
-        `also`: errors beyond the port's. `failed` is called with each error that will be retried."""
+    ) -> T:
+        """The action's result, retried under this policy. Raises its last error as it is. `jitter`: a number from 0
+        to 1. `also`: errors beyond the port's. `failed` is called with each error that will be retried."""
 
         def retried(error: BaseException) -> bool:
             return isinstance(error, (*self.errors, *also)) and not isinstance(error, self.never)
@@ -67,52 +67,48 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             if failed is not None and error is not None:
                 failed(error)
 
-        return AsyncRetrying(
+        async def attempt() -> T:
+            return await action()
+
+        retrying = AsyncRetrying(
             sleep=sleep,
             retry=retry_if_exception(retried),
-            wait=self._wait(jitter if self.jitter else None),
+            wait=lambda state: self.delay(state.attempt_number, _error(state), jitter),
             stop=stop_after_attempt(self.attempts) if self.attempts else stop_never,
             before_sleep=report,
             reraise=True,
         )
+        return await retrying(attempt)
 
-    async def call(
-        self, action: Callable[[], Awaitable[T]], sleep: Sleep, *, failed: Callable[[BaseException], None] | None = None
-    ) -> T:
-        """The action's result, retried under this policy. Raises its last error."""
-        async for attempt in self.retrying(sleep, failed=failed):
-            with attempt:
-                return await action()
-        raise AssertionError("a retry loop ends with a result or an error")
+    def delay(self, attempt: int, error: BaseException | None, jitter: Callable[[], float] | None) -> float:
+        """Seconds to wait after the failed `attempt`, counted from 1. `jitter` applies only where the policy has it."""
+        seconds = min(self.first_seconds * 2.0 ** min(attempt - 1, _MOST_DOUBLINGS), self.longest_seconds)
+        if self.jitter and jitter is not None:
+            seconds *= 0.5 + jitter() / 2
+        return max(seconds, error.retry_after_seconds if isinstance(error, Unavailable) else 0.0)
 
-    def _wait(self, jitter: Callable[[], float] | None) -> Callable[[RetryCallState], float]:
-        growing = wait_exponential(multiplier=self.first_seconds, max=self.longest_seconds)
 
-        def seconds(state: RetryCallState) -> float:
-            delay = growing(state) * (0.5 + jitter() / 2 if jitter is not None else 1.0)
-            error = _error(state)
-            return max(delay, error.retry_after_seconds if isinstance(error, Unavailable) else 0.0)
-
-        return seconds
+_MOST_DOUBLINGS = 32
+"""Above any policy's longest delay; a loop that fails for a month does not overflow."""
 
 
 class Backoff:
     """The delays of a policy for a loop that starts over as soon as it makes progress (a watch)."""
 
     def __init__(self, policy: RetryPolicy, sleep: Sleep, jitter: Callable[[], float]) -> None:
-        self._retrying = policy.retrying(sleep, jitter=jitter)
-        self.reset()
+        self._policy = policy
+        self._sleep = sleep
+        self._jitter = jitter
+        self._attempt = 0
 
     def reset(self) -> None:
         """Progress was made: the next delay is the first again."""
-        self._state = RetryCallState(self._retrying, None, (), {})
+        self._attempt = 0
 
     async def pause(self, error: Exception) -> None:
         """Sleep for the next delay after `error`."""
-        self._state.set_exception((type(error), error, error.__traceback__))
-        seconds = self._retrying.wait(self._state)
-        self._state.prepare_for_next_attempt()
-        await self._retrying.sleep(seconds)  # type: ignore[misc]
+        self._attempt += 1
+        await self._sleep(self._policy.delay(self._attempt, error, self._jitter))
 
 
 def _error(state: RetryCallState) -> BaseException | None:

@@ -27,7 +27,7 @@ from reconciler.runtime.restore import state_at
 
 WATCHDOG_SECONDS = 1.0
 MARK_SECONDS = 60.0
-"""How often an idle journal is told until when it is complete (U2)."""
+"""How often a journal is marked with the time up to which it is complete (U2)."""
 DRAIN_SECONDS = 10.0
 """How long writes under way may take at a stop; the pod's grace period lies above it (N1)."""
 STUCK_LOOP_SECONDS = 30.0
@@ -224,14 +224,20 @@ class Controller:
             self._announced = None
             self._submit(events.LeadershipLost(self.identity, why))
 
+    def _mark(self) -> bool:
+        """Mark the journal as complete up to the oldest answer of any kind (U2); False while entries are missing."""
+        if not self.state.synced or self.loop.backlog:
+            return False
+        self.journal.mark(min(informer.last_seen for informer in self.informers.of.values()))
+        return True
+
     async def _watchdog(self) -> None:
-        """A leader with a deaf watch decides nothing until it hears again (N7)."""
+        """Suspend leadership while a watch is stale (N7), and mark the journal once a minute (U2)."""
         marked = self._timing.timer()
         while True:
             await self._timing.sleep(WATCHDOG_SECONDS)
             deaf = self.informers.unhealthy(self._timing.timer())
-            if self._timing.timer() - marked >= MARK_SECONDS and self.state.synced and not self.loop.backlog:
-                self.journal.mark(min(informer.last_seen for informer in self.informers.of.values()))
+            if self._timing.timer() - marked >= MARK_SECONDS and self._mark():
                 marked = self._timing.timer()
             if deaf and self._announced is not None:
                 self._end_term(f"deaf: {'; '.join(deaf)}")

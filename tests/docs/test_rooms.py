@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from journal.events import EVENTS
+from reconciler.core.model import objects
 from reconciler.core.model.objects import KINDS, Kind
 from reconciler.core.model.vocabulary import REASONS
 from reconciler.runtime.observability import metrics
@@ -24,15 +26,13 @@ FILES = {
 }
 
 
-def _constants(values: dict[str, str], module: object) -> list[tuple[str, ...]]:
+def _constants(values: Iterable[str], module: object) -> list[tuple[str, ...]]:
     """For each value of a table, what a file may call it: the value or the constant that holds it."""
     names = {value: name for name, value in vars(module).items() if isinstance(value, str) and name.isupper()}
     return [(value, names[value]) if value in names else (value,) for value in values]
 
 
 def _kind_names() -> list[tuple[str, ...]]:
-    from reconciler.core.model import objects
-
     names = {value.name: name for name, value in vars(objects).items() if isinstance(value, Kind)}
     return [(kind.plural, names[kind.name]) for kind in KINDS.values()]
 
@@ -46,7 +46,7 @@ MEMBERS: dict[str, list[tuple[str, ...]]] = {
     "A refusal reason": [(f"Reason.{reason.name}", f"{reason.name} =") for reason in REASONS],
     "A journal event": [(name,) for name in EVENTS],
     "A Kubernetes Event": [(f'"{name}"',) for name in NOTICES],
-    "A metric": _constants(dict.fromkeys(metrics.METRICS, ""), metrics),
+    "A metric": _constants(metrics.METRICS, metrics),
     "A watched kind": _kind_names(),
     "A CLI command": [(f"{path.stem}.COMMANDS",) for path in COMMAND_MODULES],
 }

@@ -12,6 +12,8 @@ from click.testing import Result
 from freezegun import freeze_time
 
 from journal.sqlite import SqliteJournal
+from journal.store import MemoryJournal
+from reconciler.demo.environment import Environment
 from tests.edges.cli import run
 from tests.edges.test_export import story
 
@@ -92,6 +94,20 @@ def test_u3_prices_check_tells_everything_that_is_missing_at_once(journal: Path,
     found = run("prices", "check", str(late), str(journal), "-o", "json")
     assert found.exit_code == 1
     assert len(json.loads(found.stdout)["missing"]) == len(used(journal)) == len(found.stderr.splitlines())
+
+
+async def test_u2_a_running_replica_marks_its_idle_journal_without_an_entry() -> None:
+    """U2, J3: an idle hour moves the mark along and writes nothing."""
+    env, journal = Environment(), MemoryJournal()
+    await env.open()
+    await env.add_replica(journal, "binder-0")
+    await env.later(180)
+    entries, before = journal.last_seq, journal.watched_until
+    await env.later(3600)
+    assert journal.last_seq == entries
+    assert before < journal.watched_until <= env.time.clock()
+    assert env.time.clock() - journal.watched_until < 10 * 60_000
+    await env.close()
 
 
 def test_u2_an_idle_journal_bills_until_its_mark(tmp_path: Path) -> None:

@@ -34,7 +34,6 @@ from reconciler.core.model.objects import (
     Settings,
 )
 from reconciler.core.model.vocabulary import (
-    API_VERSION,
     DEVICES_ANNOTATION,
     DEVICES_LABEL,
     SCHEDULABLE_LABEL,
@@ -72,7 +71,12 @@ def machine(name: str, references: Any, *, kind: str = "VirtualMachine", **spec:
 
 def order(name: str, class_name: str = "a10", count: int = 1) -> dict[str, Any]:
     spec = {"className": class_name, "count": count}
-    return {"apiVersion": API_VERSION, "kind": DEVICE.name, "metadata": {"name": name, "namespace": NS}, "spec": spec}
+    return {
+        "apiVersion": DEVICE.api_version,
+        "kind": DEVICE.name,
+        "metadata": {"name": name, "namespace": NS},
+        "spec": spec,
+    }
 
 
 def write(path: Path, *documents: Any) -> str:

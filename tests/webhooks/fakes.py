@@ -19,7 +19,6 @@ from reconciler.core.model.device_state import accepted
 from reconciler.core.model.objects import DEVICE, VMI, Constraints, Device, GpuClass, Kind, Namespace, Node, Settings
 from reconciler.core.model.references import TemplateReference
 from reconciler.core.model.vocabulary import (
-    API_VERSION,
     DEVICE_FINALIZER,
     DEVICES_ANNOTATION,
     DEVICES_LABEL,
@@ -165,7 +164,7 @@ def merged(old: Any, patch: Any) -> Any:
 
 def device_body(name: str, *, phase: str = "Held", namespace: str = NS, **status: Any) -> dict[str, Any]:
     return {
-        "apiVersion": API_VERSION,
+        "apiVersion": DEVICE.api_version,
         "kind": DEVICE.name,
         "metadata": {"name": name, "namespace": namespace, "finalizers": [DEVICE_FINALIZER]},
         "spec": {"className": "a100", "count": 1},

@@ -8,7 +8,6 @@ from enum import StrEnum
 
 GROUP = "gpu.cozystack.io"
 VERSION = "v1alpha1"
-API_VERSION = f"{GROUP}/{VERSION}"
 
 DEVICES_LABEL = f"{GROUP}/devices"
 """On the VMI template: this VMI refers to devices. KubeVirt copies it to the launcher (K1)."""
