@@ -60,8 +60,8 @@ class Connection:
         )
 
     def _open_reader(self) -> sqlite3.Connection:
-        """In a directory that cannot be written SQLite may not make the WAL's index; a file without a WAL can
-        be read there as one that never changes."""
+        """Opens a file in a read-only directory: SQLite cannot create the WAL index there, so a file without a WAL is
+        opened as immutable."""
         reader = self._connect("mode=ro")
         try:
             reader.execute("SELECT count(*) FROM sqlite_master")
@@ -90,7 +90,7 @@ class Connection:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing; durable when it ends."""
+        """A transaction; durable when it ends."""
         with self.mutex, self.errors():
             self.check_writable()
             self.raw.execute("BEGIN IMMEDIATE")
@@ -102,15 +102,15 @@ class Connection:
                     self.raw.execute("ROLLBACK")
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> int:
-        """One statement inside a `transaction`; returns how many rows it touched."""
+        """Runs one statement inside a `transaction`; returns the number of rows affected."""
         return self.raw.execute(sql, values).rowcount
 
     def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
-        """One statement for each row, inside a `transaction`."""
+        """Runs a statement once per row, inside a `transaction`."""
         self.raw.executemany(sql, rows)
 
     def write_ahead(self) -> None:
-        """WAL and a sync at every commit: what was acknowledged survives a power failure (J1)."""
+        """Enables WAL with a sync at every commit: acknowledged data survives a power failure (J1)."""
         mode = self.value("PRAGMA journal_mode = WAL")
         if mode != "wal":
             raise JournalError(f"journal {self.path} needs a local file system with WAL, this one offers {mode}")
@@ -138,13 +138,12 @@ class Connection:
         self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Folds the WAL into the file. A reader in the middle of a page may keep a part in the WAL; nothing
-        is lost by it."""
+        """Copies the WAL into the file. A concurrent reader may keep part of it in the WAL; nothing is lost."""
         self.check_writable()
         self.rows("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def copy_to(self, target: str) -> None:
-        """One file with what is committed now. Raises `JournalError` where something stands at `target`."""
+        """Writes what is committed now to one file. Raises `JournalError` if `target` exists."""
         self.check_open()
         try:
             os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))

@@ -1,8 +1,8 @@
-"""Every fact that can be recorded, in past tense, with an explicit kind and version and plain values.
+"""The journal's event types: every fact that can be recorded, in the past tense, with an explicit kind and version.
 
-Owns the events' shapes and their encoding. Knows nothing of placement: an observed object and a decision are
-kept as the JSON their owner made of them. Times are integer milliseconds since the Unix epoch, UTC.
-A changed shape gets a new version and a stepwise upcast (`UPCASTS`), never a silent change (J6).
+Owns the event schemas and their encoding. Knows nothing of placement: observed objects and decisions are stored as
+the JSON their owner encoded. Times are integer milliseconds since the Unix epoch, UTC. A changed schema gets a new
+version and a stepwise upcast (`UPCASTS`), never a silent change (J6).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import msgspec
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """Base of all events. `VERSION` is the version written today."""
+    """Base class of all events. `VERSION` is the version this build writes."""
 
     VERSION: ClassVar[int] = 1
 
 
 class ControllerStarted(Event, frozen=True):
-    """A process opened this journal. `build` is its version; facts between the last entry and this one went
-    unseen (U2)."""
+    """A process opened this journal. `build` is its version. Nothing was observed between the last entry and this one
+    (U2)."""
 
     identity: str
     build: str
@@ -46,7 +46,7 @@ class ObjectObserved(Event, frozen=True):
 
 
 class ObjectUnreadable(Event, frozen=True):
-    """An object that does not fit its shape, set aside (R10). `error` names the field."""
+    """An object that does not match its schema and is ignored until it does (R10). `error` names the field."""
 
     kind: str
     namespace: str
@@ -57,8 +57,8 @@ class ObjectUnreadable(Event, frozen=True):
 
 
 class ObjectDeleted(Event, frozen=True):
-    """An object is gone. `seen` False: told by its absence from a list; `last_seen`: when the watch last
-    spoke before that (U2)."""
+    """An object is gone. `seen` False: its deletion was inferred from a list; `last_seen`: when the watch last
+    delivered anything before that (U2)."""
 
     kind: str
     namespace: str
@@ -69,8 +69,8 @@ class ObjectDeleted(Event, frozen=True):
 
 
 class KindListed(Event, frozen=True):
-    """A first or fresh list of a kind is complete: what was observed before it, minus what was deleted, is
-    all there is. `missing`: the kind is not installed (N8)."""
+    """A list of a kind is complete: the objects observed so far, minus those deleted, are all that exist. `missing`:
+    the kind is not installed (N8)."""
 
     kind: str
     missing: bool = False
@@ -114,7 +114,7 @@ class WriteSucceeded(Event, frozen=True):
 
 
 class WriteConflicted(Event, frozen=True):
-    """The object had moved on; it is read again and decided anew (B6)."""
+    """The object had changed since the decision; it is read again and decided again (B6)."""
 
     write: str
     message: str
@@ -127,15 +127,15 @@ class WriteFoundGone(Event, frozen=True):
 
 
 class WriteRejected(Event, frozen=True):
-    """The API server refused the write for good (invalid, forbidden); it will not be sent again as it is."""
+    """The API server rejected the write permanently (invalid, forbidden); it is not retried unchanged."""
 
     write: str
     message: str
 
 
 class AdmissionRefused(Event, frozen=True):
-    """A webhook of this replica refused a request before anything was written. `wanted`: what was asked for, as
-    the model's own values, so that the refusal can be explained; `request` is the review's uid."""
+    """A webhook of this replica refused a request before anything was written. `wanted`: the request as model values,
+    so that the refusal can be explained; `request`: the AdmissionReview's uid."""
 
     kind: str
     namespace: str
@@ -147,7 +147,7 @@ class AdmissionRefused(Event, frozen=True):
 
 
 class WriteDropped(Event, frozen=True):
-    """Never sent: leadership was lost first (J5)."""
+    """Never sent, because leadership was lost first (J5)."""
 
     write: str
 
@@ -180,8 +180,8 @@ UPCASTS: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {}
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One line of the journal. `seq` grows by one; `batch` groups what was drained and decided together;
-    `at` is ms since the epoch, never less than the entry before."""
+    """One line of the journal. `seq` grows by one; `batch` groups the events drained and decided together; `at` is ms
+    since the epoch and never decreases."""
 
     seq: int
     batch: int
@@ -190,7 +190,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class UnknownEventError(ValueError):
-    """A kind or version this build does not know."""
+    """An event kind or version this build does not know."""
 
 
 def encode(event: Event) -> tuple[str, int, bytes]:
@@ -199,8 +199,8 @@ def encode(event: Event) -> tuple[str, int, bytes]:
 
 
 def decode(kind: str, version: int, payload: bytes) -> Event:
-    """The event, upcast to today's version. Raises `UnknownEventError`, or `msgspec.ValidationError` for a
-    payload that does not fit."""
+    """The event, upcast to the current version. Raises `UnknownEventError`, or `msgspec.ValidationError` for a
+    malformed payload."""
     event = EVENTS.get(kind)
     if event is None or version > event.VERSION:
         raise UnknownEventError(f"event {kind} version {version} is not known to this build")

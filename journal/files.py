@@ -58,7 +58,7 @@ class WriterLock:
 
 
 def examine(path: str) -> bool:
-    """Whether a journal stands at `path`; False where there is nothing to lose (no file, or an empty one).
+    """Whether there is a journal at `path`; False if there is no file or it is empty.
 
     Raises `JournalForeign` for any other file, `JournalDamaged` for a database without its pages or a WAL
     that SQLite would silently throw away, `JournalError` where the file cannot be read.
@@ -69,14 +69,14 @@ def examine(path: str) -> bool:
         raise JournalError(f"journal {path} cannot be read: {error}") from error
     if not header:
         if wal:
-            raise JournalDamaged(path, "the file is empty or missing, but a write-ahead log stands beside it")
+            raise JournalDamaged(path, "the file is empty or missing, but a write-ahead log exists next to it")
         return False
     if not header.startswith(_MAGIC):
         raise JournalForeign(path, "it does not start like a SQLite database")
     if int.from_bytes(header[_APPLICATION_ID_AT : _APPLICATION_ID_AT + 4]) != APPLICATION_ID:
         raise JournalForeign(path, "it is the SQLite database of another application")
     if len(wal) > _WAL_HEADER_BYTES and not _wal_header_holds(wal[:_WAL_HEADER_BYTES]):
-        raise JournalDamaged(path, "the write-ahead log beside it has a broken header")
+        raise JournalDamaged(path, "the write-ahead log next to it has a broken header")
     return True
 
 
@@ -89,8 +89,8 @@ def _read(path: str, size: int) -> bytes:
 
 
 def _wal_header_holds(header: bytes) -> bool:
-    """The header's checksum over its first 24 bytes, as SQLite computes it; the magic's last bit tells the
-    byte order of the words."""
+    """Whether the checksum over the header's first 24 bytes is SQLite's; the last bit of the magic number gives the
+    byte order."""
     magic = int.from_bytes(header[:4])
     if magic not in _WAL_MAGICS:
         return False
@@ -124,7 +124,7 @@ def set_aside(path: str, at: int) -> str:
 
 
 def sync_directory(path: str) -> None:
-    """Makes the names in the directory of `path` durable."""
+    """Fsyncs the directory of `path`, so that renames in it are durable."""
     directory = os.open(Path(path).absolute().parent, os.O_RDONLY)
     try:
         os.fsync(directory)

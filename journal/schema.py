@@ -1,8 +1,7 @@
-"""The tables of a SQLite journal, their migrations, and the check sum every row carries (J6).
+"""Tables of a SQLite journal, their migrations, and the checksum stored with every row (J6).
 
-Tables are plain on purpose: `sqlite-utils query FILE "select at, kind, payload from entries"` is how a person
-looks at one. `entries.crc` covers the row's other columns, because SQLite itself does not notice a flipped
-byte in a value.
+Tables are plain on purpose, for tools such as `sqlite-utils query FILE "select at, kind, payload from entries"`.
+`entries.crc` covers the row's other columns, because SQLite does not detect a flipped byte in a value.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ MIGRATIONS: list[Callable[[Database], None]] = [_entries_and_snapshots]
 
 
 def create(db: Database) -> None:
-    """The tables of today's version in an empty database, all or nothing."""
+    """Create the current tables in an empty database, in one transaction."""
     with db.atomic():
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         db.create_table("meta", {"key": str, "value": str}, pk="key")
@@ -48,7 +47,7 @@ def create(db: Database) -> None:
 
 
 def migrate(db: Database, path: str) -> None:
-    """Brings an older file to today's version, all or nothing."""
+    """Migrate an older file to the current version, in one transaction."""
     found = version(db, path)
     if found < len(MIGRATIONS):
         with db.atomic():
@@ -71,7 +70,7 @@ def check_readable(db: Database, path: str) -> None:
 
 
 def version(db: Database, path: str) -> int:
-    """The file's schema version. Raises `JournalTooNew`, or `JournalDamaged` where it is not told."""
+    """The file's schema version. Raises `JournalTooNew`, or `JournalDamaged` if it cannot be read."""
     row = db.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
     try:
         found = int(row[0])

@@ -1,8 +1,8 @@
-"""The journal in a SQLite file: WAL, synchronous FULL, one transaction a batch (J1, J6).
+"""The journal in a SQLite file: WAL, synchronous FULL, one transaction per batch (J1, J6).
 
-Owns appending, reading, snapshots, pruning and the health check at opening; `files` guards the file,
-`connection` speaks to it, `schema` knows its tables. One process writes, any number read meanwhile. A file
-that is not whole is told by a `JournalError`, never by a wrong entry.
+Owns appending, reading, snapshots, pruning and the health check at opening; `files` guards the file, `connection`
+executes its SQL, `schema` defines its tables. One process writes while any number read. A damaged file raises a
+`JournalError`; it never yields a wrong entry.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ _MOMENT = "SELECT batch, at FROM entries WHERE seq = ?1 UNION ALL SELECT batch, 
 class SqliteJournal:
     """A `Journal` in the file at `path`.
 
-    The writer creates a missing or empty file and holds its `WriterLock` until closed. `readonly` opens an
-    existing one, also while a writer writes, and sees what is appended meanwhile. Raises `JournalDamaged`,
-    `JournalForeign`, `JournalTooNew`, `JournalLocked`, or `JournalError` where the file system says no; none
-    of them changes the file. A `lock` that was passed stays with the caller when the opening fails.
+    The writer creates a missing or empty file and holds its `WriterLock` until closed. `readonly` opens an existing
+    file, even while another process writes it, and sees what is appended. Raises `JournalDamaged`, `JournalForeign`,
+    `JournalTooNew`, `JournalLocked`, or `JournalError` for a file system error; none of them changes the file. If
+    opening fails, a `lock` passed in remains the caller's.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class SqliteJournal:
 
     @classmethod
     def open_or_set_aside(cls, path: str | os.PathLike[str], *, at: int) -> tuple[SqliteJournal, str | None]:
-        """The writer's journal at `path`, and what to tell a person where an old file had to make room (J6).
+        """The writer's journal at `path`, and a message for the operator if an unusable file was renamed (J6).
 
-        A damaged, foreign or too new file is renamed to `<path>.damaged-<UTC time of at>` with its WAL, and
-        a new journal begins. `at` is now, in ms. Raises `JournalLocked`, or `JournalError` where the file
-        system refuses: those are no reason to give up a history.
+        A damaged, foreign or too new file is renamed to `<path>.damaged-<UTC time of at>` with its WAL, and a new
+        journal begins. `at` is now, in ms. Raises `JournalLocked`, or `JournalError` for a file system error; neither
+        justifies starting over without the history.
         """
         name = os.fspath(path)
         lock = files.WriterLock(name)
@@ -122,7 +122,7 @@ class SqliteJournal:
 
     @property
     def size_bytes(self) -> int:
-        """The file and its write-ahead log, as they stand on disk."""
+        """Size of the file and its write-ahead log on disk."""
         return self._connection.disk_bytes()
 
     @property
@@ -196,8 +196,8 @@ class SqliteJournal:
         return self._snapshot(rows[0]) if rows else None
 
     def prune(self, *, before_at: int | None = None, max_bytes: int | None = None) -> int:
-        """See `Journal.prune`. Frees the space on disk; an append in another thread waits for one step at
-        most, and a process that dies in between leaves a journal that replays."""
+        """See `Journal.prune`. Frees the space on disk in steps: an append in another thread waits for one step at
+        most, and a crash in between leaves a journal that still replays."""
         self._connection.check_writable()
         kept = self._connection.rows("SELECT seq, at FROM snapshots ORDER BY seq")
         old = [seq for seq, at in kept if before_at is not None and at <= before_at]
@@ -211,8 +211,8 @@ class SqliteJournal:
         return gone
 
     def _forget(self, base: int) -> int:
-        """Deletes what lies before the snapshot of entry `base`: the older snapshots first, since one whose
-        entries are half gone would lead a replay into the gap."""
+        """Deletes everything before the snapshot of entry `base`: older snapshots first, because a replay from one
+        whose entries are partly deleted would run into the gap."""
         with self._connection.transaction():
             self._connection.run("DELETE FROM snapshots WHERE seq < ?", (base,))
         gone = 0
@@ -223,8 +223,7 @@ class SqliteJournal:
         return gone
 
     def copy_to(self, path: str | os.PathLike[str]) -> None:
-        """A consistent copy as one file, also while the writer writes. Raises `JournalError` where something
-        stands at `path`."""
+        """A consistent copy in one file, even while the writer writes. Raises `JournalError` if `path` exists."""
         self._connection.copy_to(os.fspath(path))
 
     def checkpoint(self) -> None:
@@ -232,7 +231,7 @@ class SqliteJournal:
         self._connection.checkpoint()
 
     def close(self) -> None:
-        """See `Journal.close`; the writer's WAL is folded in and its lock freed."""
+        """See `Journal.close`; the writer's WAL is checkpointed and its lock released."""
         self._connection.close()
         if self._lock is not None:
             self._lock.release()
@@ -253,7 +252,7 @@ class SqliteJournal:
             files.sync_directory(self.path)
 
     def _check_health(self) -> Tail:
-        """The tail, once the file proves whole as far as `FULL_CHECK_BYTES` and `CHECKED_ENTRIES` say."""
+        """The tail, after an integrity check as thorough as `FULL_CHECK_BYTES` and `CHECKED_ENTRIES` allow."""
         if self.size_bytes <= FULL_CHECK_BYTES:
             verdict = self._connection.value("PRAGMA quick_check(1)")
             if verdict != "ok":

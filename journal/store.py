@@ -1,6 +1,6 @@
 """The `Journal` protocol, its errors, and the in-memory journal (J1, J6).
 
-Owns the sequence numbering that both journals share. Knows nothing of files (`sqlite`) or of what events mean. `seq`
+Owns the sequence numbers that both journals share. Knows nothing of files (`sqlite`) or of what events mean. `seq`
 starts at 1 and grows by one; times are integer milliseconds since the Unix epoch, UTC; sizes are bytes.
 """
 
@@ -20,8 +20,8 @@ class JournalError(Exception):
 
 
 class JournalDamaged(JournalError):
-    """The file is torn or corrupt. `seq`: the entry that cannot be read, None where the file as a whole is
-    meant. `set_aside`: where the file was moved to, "" while it still stands at `path` (J6)."""
+    """The file is truncated or corrupt. `seq`: the entry that cannot be read, None for the file as a whole.
+    `set_aside`: the file's new path, "" if it was not moved (J6)."""
 
     def __init__(self, path: str, why: str, set_aside: str = "", seq: int | None = None) -> None:
         where = f"journal {path}" if seq is None else f"journal {path}, entry {seq}"
@@ -30,7 +30,7 @@ class JournalDamaged(JournalError):
 
 
 class JournalForeign(JournalError):
-    """The file is not a journal of ours; nothing was written to it."""
+    """The file is not a gpu-binder journal; nothing was written to it."""
 
     def __init__(self, path: str, why: str, set_aside: str = "") -> None:
         super().__init__(f"{path} is no journal of gpu-binder: {why}{_whereabouts(set_aside)}")
@@ -80,8 +80,8 @@ def _whereabouts(set_aside: str) -> str:
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The folded state after entry `seq`, in its owner's encoding. `at`: ms, never less than the entry's.
-    `build`: the version that made it; another build may have to fold anew."""
+    """The folded state after entry `seq`, in its owner's encoding. `at`: ms, never before the entry's. `build`: the
+    version that wrote it; another build may have to fold the entries again."""
 
     seq: int
     batch: int
@@ -103,7 +103,7 @@ class Journal(Protocol):
 
     @property
     def first_seq(self) -> int:
-        """The oldest entry that can still be read; `last_seq + 1` where there is none."""
+        """The oldest entry that can still be read; `last_seq + 1` if there is none."""
         ...
 
     @property
@@ -120,46 +120,46 @@ class Journal(Protocol):
 
     @property
     def watched_until(self) -> int:
-        """Until when (ms) nothing happened but what is recorded, as `mark` said last; 0 where it never did."""
+        """Time (ms) up to which the journal is known to be complete, from the last `mark`; 0 if never marked."""
         ...
 
     def mark(self, until: int) -> None:
-        """Says that nothing else happened until then (ms), without an entry (J3)."""
+        """Record that the journal is complete up to `until` (ms), without adding an entry (J3)."""
         ...
 
     def append(self, events: Sequence[Event], *, at: int, batch: int) -> list[Entry]:
-        """All of the events or none, durable on return, numbered on from `last_seq`. `at` is raised to
-        `last_at` where a clock went back; `batch` may not be less than `last_batch` (ValueError)."""
+        """Append all events or none, durable on return, numbered from `last_seq + 1`. `at` is raised to `last_at` if
+        the clock went back. Raises ValueError for a `batch` below `last_batch`."""
         ...
 
     def read(self, after: int = 0, until: int | None = None) -> Iterator[Entry]:
-        """Entries with `after` < seq <= `until` in order, streamed; None: to what was last when called.
-        `after` 0 starts at `first_seq`. Raises `JournalPruned` where an entry asked for by number is gone,
-        `JournalDamaged` with its seq where one cannot be read."""
+        """Stream the entries with `after` < seq <= `until` in order; None: up to the last one at the time of the
+        call. `after` 0 starts at `first_seq`. Raises `JournalPruned` if an entry asked for by number was pruned,
+        `JournalDamaged` with its seq if one cannot be read."""
         ...
 
     def seq_at(self, at: int) -> int:
-        """The last entry recorded at or before `at`; `first_seq - 1` where there is none."""
+        """The last entry recorded at or before `at`; `first_seq - 1` if there is none."""
         ...
 
     def snapshot(self, seq: int, at: int, payload: bytes, *, build: str) -> None:
-        """Keeps the state after entry `seq`, in place of an earlier snapshot of the same entry. ValueError
-        where neither is there (never written, or pruned)."""
+        """Store the state after entry `seq`, replacing an earlier snapshot of that entry. Raises ValueError if the
+        journal has no such entry (never written, or pruned)."""
         ...
 
     def nearest_snapshot(self, seq: int | None = None, at: int | None = None) -> Snapshot | None:
-        """The newest snapshot not after `seq` and not after `at`. With None and `first_seq` > 1 the state
-        there can no longer be told (J6)."""
+        """The newest snapshot not after `seq` and not after `at`. None with `first_seq` > 1: the state there can no
+        longer be reconstructed (J6)."""
         ...
 
     def prune(self, *, before_at: int | None = None, max_bytes: int | None = None) -> int:
-        """Forgets the oldest entries up to a snapshot, which is kept: the newest one not after `before_at`,
-        then ever newer ones until the rest fits `max_bytes`. Returns how many entries went. Without a
-        snapshot nothing goes, whatever the size (J6)."""
+        """Delete the oldest entries up to a snapshot, which is kept: the newest one not after `before_at`, then newer
+        ones until the rest fits `max_bytes`. Returns how many entries were deleted. Without a snapshot nothing is
+        deleted, whatever the size (J6)."""
         ...
 
     def checkpoint(self) -> None:
-        """Brings everything into the main file, so that it can be copied as it is (N1)."""
+        """Checkpoint everything into the main file, so that it can be copied alone (N1)."""
         ...
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class Journal(Protocol):
 
 
 def number(events: Sequence[Event], tail: Tail, *, at: int, batch: int) -> list[Entry]:
-    """The entries that follow `tail`. Raises ValueError for a batch that lies before it."""
+    """Number the entries that follow `tail`. Raises ValueError for an earlier batch."""
     if batch < tail.batch:
         raise ValueError(f"batch {batch} comes after batch {tail.batch}; batches only grow")
     at = max(at, tail.at)
@@ -180,7 +180,7 @@ def no_such_entry(seq: int, first_seq: int, last_seq: int) -> ValueError:
 
 
 class MemoryJournal:
-    """The journal of tests, simulations and `demo` without a file; gone with the process."""
+    """In-memory journal for tests and simulations."""
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
@@ -209,7 +209,7 @@ class MemoryJournal:
 
     @property
     def size_bytes(self) -> int:
-        """Encoded events and snapshots; what the structs take in memory is more."""
+        """Size of the encoded events and snapshots; the structs in memory take more."""
         return self._bytes + sum(len(snapshot.payload) for snapshot in self._snapshots)
 
     def mark(self, until: int) -> None:

@@ -1,6 +1,6 @@
 """The controller, its command line and its tools.
 
-Owns everything but the journal file (`journal`) and the admission webhooks (`webhooks`). `README.md` beside this file
+Owns everything but the journal file (`journal`) and the admission webhooks (`webhooks`). `README.md` next to this file
 draws the rooms, says who may import whom, and lists the places to touch for each kind of extension.
 """
 

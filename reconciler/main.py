@@ -1,6 +1,6 @@
 """The command line.
 
-Owns the list of commands and the ends that all of them share; each lives in `reconciler.commands`. Nothing is
+Owns the list of commands and the error handling they share; each is implemented in `reconciler.commands`. Nothing is
 downloaded at run time.
 """
 
@@ -35,11 +35,11 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 
 
 class Commands(click.Group):
-    """The group, and what any command may run into."""
+    """The command group, with the error handling shared by all commands."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """A reader that went away and Ctrl-C end a command without a word and with the code a shell expects; a
-        journal or a kubeconfig that cannot be used ends it with one sentence."""
+        """A closed pipe or Ctrl-C ends a command silently with the exit code a shell expects; an unusable journal or
+        kubeconfig ends it with one sentence."""
         try:
             try:
                 return super().invoke(ctx)
@@ -61,7 +61,7 @@ class Commands(click.Group):
 
 
 def _discard_output() -> None:
-    """What is still buffered has no reader, and the interpreter must not complain of it at its end."""
+    """Drop buffered output that has no reader, so that the interpreter does not report it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -80,7 +80,7 @@ def main() -> None:
     help="Where the demo leaves its journal; a file of that name is replaced.",
 )
 def demo_command(journal: Path) -> None:
-    """Play the main job on an in-memory cluster and leave its journal."""
+    """Run the main scenario on an in-memory cluster and keep its journal."""
     from reconciler.demo.story import demo
 
     asyncio.run(demo(journal, console()))

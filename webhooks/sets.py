@@ -117,7 +117,7 @@ def availability_of(
     if not wanted.fits(device):
         raise Denied(
             Reason.DEVICE_NOT_HELD,
-            f"GPUDevice {device.namespace}/{device.name} was ordered anew while {wanted.vmi} started; try again",
+            f"GPUDevice {device.namespace}/{device.name} was reordered while {wanted.vmi} started; try again",
         )
     leftover = device.placement is not None or device.bind_request is not None
     return DeviceAvailability(

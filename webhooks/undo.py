@@ -60,9 +60,9 @@ class Undo:
         """Roll everything back; failures are logged and left to the binder."""
         await asyncio.gather(*self._writes, return_exceptions=True)
         names = sorted({*self.touched, *self.made})
-        await asyncio.gather(*(self._take_back(name) for name in names))
+        await asyncio.gather(*(self._undo_one(name) for name in names))
 
-    async def _take_back(self, name: str) -> None:
+    async def _undo_one(self, name: str) -> None:
         def failed(error: BaseException) -> None:
             if not isinstance(error, Conflict):
                 self._log.warning("undo failed, trying again", device=name, error=str(error))

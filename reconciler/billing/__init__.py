@@ -1,4 +1,4 @@
 """Usage as bills: export and merging of several replicas' journals, statements, FOCUS, Parquet, prices (U3).
 
-Reads journals only. Owns windows, formats and prices; what was used is `core.metering`'s.
+Reads journals only. Owns windows, formats and prices; `core.metering` computes the usage.
 """

@@ -1,8 +1,8 @@
 """Export usage records from the journals of all replicas, by window and tenant, as JSON Lines or CSV (U3).
 
-Owns the sorted stream of records and the two plain formats. Neighbours: `merge` (where journals differ),
-`external_sort` (sorting on disk), `focus`, `parquet` (other formats). Times are ms since the epoch; output is RFC 3339
-in UTC and exact decimals.
+Owns the sorted stream of records and the two plain formats. Neighbours: `merge` (reconciles journals),
+`external_sort` (sorting on disk), `focus`, `parquet` (other formats). Times are ms since the epoch; output is RFC
+3339 in UTC and exact decimals.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 from journal.store import Journal, JournalPruned
 from reconciler.billing.external_sort import ExternalSort
-from reconciler.billing.merge import Knowledge, Told, merge, order
+from reconciler.billing.merge import Knowledge, SourcedRecord, merge, order
 from reconciler.core import snapshot
 from reconciler.core.fold import fold
 from reconciler.core.metering.usage_records import Record, UsageFold
@@ -69,21 +69,20 @@ def usage(
     as_of: int | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Record]:
-    """Records of one cluster from one or more of its replicas' journals, without doubles, in order of beginning.
+    """Records of one cluster from one or more of its replicas' journals, without doubles, ordered by start.
 
-    `start`, `end` (ms, half open): intervals are cut to the window; an id is that of the piece. `tenant`: only
-    it and the tenants below it. An interval that goes on past `end` is complete for the window. One that still
-    goes on where the journals end is left out, or with `include_open` told up to there. `now`: until when
-    the newest journal is known to be complete (a running controller that wrote nothing since had nothing to
-    write); without it, until its last entry. `as_of`: as was known at that time (ms): later entries are not read.
+    `start`, `end` (ms, half open): intervals are cut to the window; an id is that of the piece. `tenant`: only this
+    tenant and its descendants. An interval that continues past `end` is complete for the window. One still open where
+    the journals end is left out, or with `include_open` counted up to there. `now`: until when the newest journal is
+    known to be complete (a running controller that wrote nothing since had nothing to write); without it, until its
+    last entry. `as_of`: as known at that time (ms); later entries are not read.
 
-    Raises `JournalPruned` where a journal begins after its first entry and without a snapshot, ValueError for
-    a window that ends before it begins, `SnapshotError` where a pruned
-    journal's snapshot is none this build reads.
+    Raises `JournalPruned` for a pruned journal without a snapshot, ValueError for a window that ends before it
+    starts, `SnapshotError` if this build cannot read a pruned journal's snapshot.
     """
     if start is not None and end is not None and end < start:
         raise ValueError(f"the window ends ({rfc3339(end)}) before it begins ({rfc3339(start)})")
-    with ExternalSort(Told, order) as told, ExternalSort(Record, by_beginning) as kept:
+    with ExternalSort(SourcedRecord, order) as sourced, ExternalSort(Record, by_beginning) as kept:
         knowledge = []
         report = _Report(journals, progress)
         newest = max((journal.last_at for journal in journals), default=0)
@@ -92,10 +91,10 @@ def usage(
             reader = _Reader(journal, UsageFold(cluster), start, current, as_of)
             for record, provisional in reader.records(report):
                 if _within(record, start, end):
-                    told.add(Told(record, number, provisional))
+                    sourced.add(SourcedRecord(record, number, provisional))
             knowledge.append(reader.knowledge)
         known = max((one.until for one in knowledge), default=0)
-        for record in merge(told, knowledge):
+        for record in merge(sourced, knowledge):
             piece = _piece(record, start, end, known, include_open)
             if piece is not None and (not tenant or tenant in piece.tenants):
                 kept.add(piece)
@@ -110,7 +109,7 @@ def rfc3339(time: int) -> str:
 
 
 def by_beginning(record: Record) -> tuple[object, ...]:
-    """The order records are told in, whole for every record: an id names what is counted and since when."""
+    """The order of the export; total, because an id names the subject and its start."""
     return (
         record.start,
         record.namespace,
@@ -169,7 +168,7 @@ class _Reader:
         self.knowledge = Knowledge(0)
 
     def records(self, report: _Report) -> Iterator[tuple[Record, bool]]:
-        """Each record, and whether a later entry may change it."""
+        """Each record, and whether a later entry may still change it."""
         state = self._state
         watched: list[tuple[int, int]] = []
         since = state.now if state.synced else None
@@ -201,7 +200,7 @@ class _Reader:
 
 
 def _begin(journal: Journal, start: int | None) -> PlacementState:
-    """The state to read on from: of the last snapshot before the window, else of the oldest, else none."""
+    """The state to continue from: the last snapshot before the window, else the oldest, else None."""
     first = journal.first_seq
     found = None if start is None else journal.nearest_snapshot(at=start)
     if found is None and first > 1:
@@ -222,7 +221,7 @@ def _begin(journal: Journal, start: int | None) -> PlacementState:
 
 
 def unit_seconds(record: Record) -> str:
-    """Units times seconds as an exact decimal; ms are the finest the journal knows."""
+    """Units times seconds as an exact decimal with millisecond resolution."""
     return plain(Decimal(record.unit_milliseconds).scaleb(-3))
 
 
@@ -266,7 +265,7 @@ def _optional(time: int | None) -> str | None:
 
 
 def write_jsonl(records: Iterable[Record], out: IO[str]) -> int:
-    """One JSON object a line; how many were written."""
+    """Write one JSON object per line; returns the number of records."""
     count = 0
     for record in records:
         out.write(msgspec.json.encode(row(record)).decode())
@@ -276,7 +275,7 @@ def write_jsonl(records: Iterable[Record], out: IO[str]) -> int:
 
 
 def write_csv(records: Iterable[Record], out: IO[str]) -> int:
-    """CSV (RFC 4180) with a header; an empty field is null. How many records were written."""
+    """Write CSV (RFC 4180) with a header; an empty field is null. Returns the number of records."""
     writer = csv_module.writer(out, lineterminator="\r\n")
     writer.writerow(COLUMNS)
     count = 0

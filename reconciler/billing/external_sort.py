@@ -1,7 +1,7 @@
 """Sorting more usage records than fit in memory.
 
-Sorted runs go to temporary files and are merged while they are read; a small export touches no disk. Memory is one
-run plus one record a run, whatever the journals hold (U3).
+Sorted runs are written to temporary files and merged on reading; a small export needs no disk. Memory holds one run
+plus one record per run, whatever the size of the journals (U3).
 """
 
 from __future__ import annotations

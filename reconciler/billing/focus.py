@@ -1,7 +1,7 @@
 """FOCUS: usage as cost and usage data that billing tools read (U3).
 
-Owns the columns of FOCUS 1.2 and the names later versions ask for, how a record becomes rows (cut at months and at
-price changes) and exact decimals. Neighbours: `statement` (which records), `prices` (what they cost).
+Owns the columns of FOCUS 1.2 and those later versions renamed, the splitting of a record into rows (at month
+boundaries and price changes) and exact decimals. Neighbours: `statement` (which records), `prices` (what they cost).
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ PRICED_COLUMNS = (
 
 
 class Issuer(msgspec.Struct, frozen=True, kw_only=True):
-    """Who bills. `account`: the billing account every tenant of the cluster is a sub account of. `currency`: ISO
-    4217, of an export without prices. `region`: "" is the cluster's name."""
+    """The invoice issuer. `account`: the billing account whose sub accounts are the cluster's tenants. `currency`:
+    ISO 4217, used for exports without prices. `region`: "" means the cluster's name."""
 
     name: str
     account: str
@@ -111,8 +111,8 @@ class Issuer(msgspec.Struct, frozen=True, kw_only=True):
 def write_focus(
     charges: Iterable[Charge], out: IO[str], *, issuer: Issuer, start: int, prices: PriceBook | None = None
 ) -> int:
-    """FOCUS 1.2 CSV of one billing statement; how many rows were written. `start`: when the billed period begins
-    (ms); a correction stands in its month. Raises `PriceBookError` for what has no price."""
+    """Write one billing statement as FOCUS 1.2 CSV; returns the number of rows. `start`: start of the billing period
+    (ms); a correction is charged in its month. Raises `PriceBookError` if a charge has no price."""
     columns = sorted((*COLUMNS, *PRICED_COLUMNS)) if prices is not None else list(COLUMNS)
     writer = csv_module.writer(out, lineterminator="\r\n")
     writer.writerow(columns)
@@ -127,7 +127,7 @@ def write_focus(
 def rows(
     charge: Charge, *, issuer: Issuer, start: int, prices: PriceBook | None = None
 ) -> Iterator[dict[str, str | None]]:
-    """One charge as rows, cut at months (UTC) and at price changes."""
+    """One charge as rows, split at month boundaries (UTC) and price changes."""
     for piece in _months(charge.record):
         if prices is None:
             yield _row(msgspec.structs.replace(charge, record=piece), issuer, start, None, issuer.currency)
@@ -138,7 +138,7 @@ def rows(
 
 
 def sku(record: Record) -> str:
-    """What is sold: the class, for raw use the resource name."""
+    """The SKU: the class, or the resource name for raw use."""
     return record.class_name or record.resource_name
 
 
@@ -227,18 +227,18 @@ def _row(charge: Charge, issuer: Issuer, start: int, price: Price | None, curren
 
 
 def _decimal(number: Decimal) -> str:
-    """A decimal that no reader takes for an integer: a column's type is guessed from its text."""
+    """A decimal with a fraction, so that readers that infer column types do not read an integer."""
     text = plain(number)
     return text if "." in text else f"{text}.0"
 
 
 def _second(time: int) -> str:
-    """FOCUS has no fractions of a second; quantities are exact to the millisecond."""
+    """FOCUS times have whole seconds; quantities stay exact to the millisecond."""
     return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _reservation(record: Record) -> str | None:
-    """Held and running is used; held and idle, or lost, is not."""
+    """Whether a commitment (a held device) was used: running is, idle or lost is not."""
     if record.state is UsageState.RAW:
         return None
     return "Used" if record.state is UsageState.BOUND else "Unused"

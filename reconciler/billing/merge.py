@@ -1,8 +1,8 @@
-"""One timeline per subject out of several replicas' journals (U1, U2).
+"""Merges several replicas' journals into one timeline per subject (U1, U2).
 
-Owns the resolution where two journals differ: the replica that kept watching wins; gaps no replica observed are marked
-inexact; duplicate intervals are one, and no two intervals of a subject overlap. The result does not depend on the
-order of the journals.
+Owns the rules where two journals differ: the replica that kept watching wins; gaps no replica observed are marked
+inexact; duplicate intervals collapse into one, and no two intervals of a subject overlap. The result does not depend
+on the order of the journals.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from reconciler.core.metering.usage_records import Record, identity
 
 
 class Knowledge(msgspec.Struct, frozen=True):
-    """When one journal knew the whole cluster, in ms: (from, until) of each unbroken time. It ends at `until`."""
+    """When one journal observed the whole cluster: (start, end) of each unbroken span, in ms. The journal ends at
+    `until`."""
 
     until: int
     watched: tuple[tuple[int, int], ...] = ()
@@ -35,17 +36,17 @@ class Knowledge(msgspec.Struct, frozen=True):
         return next((since for since, _ in self.watched if since >= at), None)
 
 
-class Told(msgspec.Struct, frozen=True):
-    """A record and the index of the journal it is from. `provisional`: a later fact may retract it."""
+class SourcedRecord(msgspec.Struct, frozen=True):
+    """A record and the index of its journal. `provisional`: a later fact may retract it."""
 
     record: Record
     journal: int
     provisional: bool = False
 
 
-def order(told: Told) -> tuple[object, ...]:
-    """Subject by subject, each in time."""
-    record = told.record
+def order(sourced: SourcedRecord) -> tuple[object, ...]:
+    """Sort key: by subject, then by time."""
+    record = sourced.record
     return (
         record.uid,
         record.resource_name,
@@ -59,16 +60,16 @@ def order(told: Told) -> tuple[object, ...]:
     )
 
 
-def merge(told: Iterable[Told], knowledge: list[Knowledge]) -> Iterator[Record]:
+def merge(sourced: Iterable[SourcedRecord], knowledge: list[Knowledge]) -> Iterator[Record]:
     """Records of all journals, sorted by `order`, deduplicated. Holds one subject at a time."""
-    for _, found in groupby(told, key=lambda one: (one.record.uid, one.record.resource_name)):
+    for _, found in groupby(sourced, key=lambda one: (one.record.uid, one.record.resource_name)):
         yield from _subject(list(found), knowledge)
 
 
-def _subject(told: list[Told], knowledge: list[Knowledge]) -> list[Record]:
+def _subject(sourced: list[SourcedRecord], knowledge: list[Knowledge]) -> list[Record]:
     line: list[Record] = []
     queue: list[tuple[int, bool, int, Record]] = []
-    for number, (_, group) in enumerate(groupby(told, key=lambda one: (one.record.start, one.record.interval))):
+    for number, (_, group) in enumerate(groupby(sourced, key=lambda one: (one.record.start, one.record.interval))):
         found = list(group)
         record = _best(found, knowledge)
         if record is not None:
@@ -88,39 +89,40 @@ def _subject(told: list[Told], knowledge: list[Knowledge]) -> list[Record]:
     return line
 
 
-def _best(told: list[Told], knowledge: list[Knowledge]) -> Record | None:
-    """One interval recorded by several journals; None if another journal refutes it."""
-    tellers = {one.journal for one in told}
-    silent = [one for number, one in enumerate(knowledge) if number not in tellers]
-    telling = [knowledge[number] for number in sorted(tellers)]
-    sure = [one.record for one in told if not one.provisional]
+def _best(sourced: list[SourcedRecord], knowledge: list[Knowledge]) -> Record | None:
+    """The best version of an interval recorded by one or more journals; None if another journal refutes it."""
+    holders = {one.journal for one in sourced}
+    silent = [one for number, one in enumerate(knowledge) if number not in holders]
+    holding = [knowledge[number] for number in sorted(holders)]
+    sure = [one.record for one in sourced if not one.provisional]
     if sure:
-        best = _surest(sure)
-        return None if _refuted(best, telling, silent) else best
-    known = max(one.until for one in telling)
+        best = _most_certain(sure)
+        return None if _refuted(best, holding, silent) else best
+    known = max(one.until for one in holding)
     others = [one for one in silent if one.until > known]
-    last = max((one.record for one in told), key=lambda one: one.end)
-    if any(one.watching(known) for one in others) or _refuted(last, telling, silent):
+    last = max((one.record for one in sourced), key=lambda one: one.end)
+    if any(one.watching(known) for one in others) or _refuted(last, holding, silent):
         return None
-    ended = [one.record for one in told if not one.record.open]
+    ended = [one.record for one in sourced if not one.record.open]
     if ended:
-        return _surest(ended)
+        return _most_certain(ended)
     looks = [look for one in others if (look := one.next_look(known)) is not None]
     if not looks:
         return last
     return msgspec.structs.replace(last, open=False, end_earliest=last.end, end_latest=min(looks))
 
 
-def _refuted(record: Record, telling: list[Knowledge], silent: list[Knowledge]) -> bool:
-    """Whether a journal without it was watching, and none with it was: at its end, or throughout."""
+def _refuted(record: Record, holding: list[Knowledge], silent: list[Knowledge]) -> bool:
+    """Whether a journal that lacks the interval was watching while none that has it was: at its end, or
+    throughout."""
     moment = record.end - 1
-    if not any(one.watching(moment) for one in telling) and any(one.watching(moment) for one in silent):
+    if not any(one.watching(moment) for one in holding) and any(one.watching(moment) for one in silent):
         return True
-    telling_all = any(one.unbroken(record.start - 1, record.end) for one in telling)
-    return not telling_all and any(one.unbroken(record.start, record.end) for one in silent)
+    holding_all = any(one.unbroken(record.start - 1, record.end) for one in holding)
+    return not holding_all and any(one.unbroken(record.start, record.end) for one in silent)
 
 
-def _surest(ended: list[Record]) -> Record:
+def _most_certain(ended: list[Record]) -> Record:
     """The observed end, the earlier of two: the later one missed it. If none was observed, the last proven moment with
     the narrowest bounds."""
     exact = [one for one in ended if one.end_earliest is None]
@@ -132,11 +134,11 @@ def _surest(ended: list[Record]) -> Record:
 
 
 def _apart(first: Record, second: Record) -> tuple[Record | None, Record | None]:
-    """Two intervals of one subject that overlap, cut so that they do not. `first` starts first; of two that start
-    together it is the one whose replica kept watching."""
+    """Cuts two overlapping intervals of one subject so that they do not overlap. `first` starts first; if both start
+    together, it is the one whose replica kept watching."""
     if _same(first, second):
         ends = [one for one in (first, second) if not one.open] or [first, second]
-        sure = _surest(ends) if not ends[0].open else max(ends, key=lambda one: one.end)
+        sure = _most_certain(ends) if not ends[0].open else max(ends, key=lambda one: one.end)
         return None, msgspec.structs.replace(
             first,
             end=sure.end,

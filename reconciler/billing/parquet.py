@@ -1,7 +1,7 @@
-"""Usage records as Parquet, partitioned by day, for the engine a fleet is billed in (U3).
+"""Usage records as Parquet, partitioned by day, for analytics across clusters (U3).
 
-Intervals are cut at midnight UTC, so that a day's partition holds that day's unit-seconds and the same export of a
-day gives the same file. Needs the extra `parquet` (pyarrow). Columns as in `export`, times as timestamps, unit
+Intervals are split at midnight UTC, so that a day's partition holds exactly that day's unit-seconds and exporting a
+day again gives the same file. Needs the extra `parquet` (pyarrow). Columns as in `export`, times as timestamps, unit
 seconds as a decimal, and the cluster's name in every record.
 """
 
@@ -27,8 +27,9 @@ class ParquetMissing(RuntimeError):
 
 
 def write_parquet(records: Iterable[Record], directory: Path, *, cluster: str) -> int:
-    """One file a day: `DIRECTORY/day=YYYY-MM-DD/CLUSTER.parquet`; how many rows were written. A day's file is
-    replaced as a whole, other clusters' files stay. `cluster`: a file name, so it has no slash (ValueError)."""
+    """Write one file per day, `DIRECTORY/day=YYYY-MM-DD/CLUSTER.parquet`; returns the number of rows. A day's file is
+    replaced as a whole; other clusters' files are left alone. Raises ValueError for a `cluster` that cannot be a file
+    name."""
     if not cluster or "/" in cluster or cluster.startswith("."):
         raise ValueError(f"the cluster's name {cluster!r} cannot name a file; give one without a slash")
     arrow, parquet = _arrow()
@@ -103,7 +104,7 @@ def _day(record: Record) -> str:
 
 @contextmanager
 def _file(parquet: Any, directory: Path, day: str, cluster: str, schema: Any) -> Iterator[Any]:
-    """A writer whose file appears when it is complete."""
+    """A writer whose file appears only once complete."""
     folder = directory / f"day={day}"
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{cluster}.parquet"

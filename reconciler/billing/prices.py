@@ -1,7 +1,7 @@
-"""The price book: what a unit costs an hour, and since when (U3).
+"""The price book: price per unit and hour, with effective dates (U3).
 
-A YAML file the hoster keeps; the format is on `PriceBook`. Prices are decimals from the text of the file, never
-floats. Owns reading and lookup; what is done with a price is `focus`'s.
+A YAML file maintained by the hoster; `PriceBook` documents the format. Prices are parsed as decimals, never floats.
+Owns reading and lookup; `focus` computes costs.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from reconciler.core.metering.usage_records import UsageState
 
 
 class PriceBookError(ValueError):
-    """The file is no price book, or has no price where one is needed; the message names file, place and way out."""
+    """The file is not a valid price book, or lacks a price that is needed; the message names the file, the place and
+    the remedy."""
 
 
 class Price(msgspec.Struct, frozen=True):
-    """`key`: class name, or resource name for raw use. `per_unit_hour` in the book's currency, from `since` (ms)
-    on. `ident` names the price for good (FOCUS SkuPriceId)."""
+    """`key`: class name, or resource name for raw use. `per_unit_hour`: in the book's currency, effective from
+    `since` (ms). `ident`: permanent identifier (FOCUS SkuPriceId)."""
 
     key: str
     state: UsageState
@@ -38,7 +39,7 @@ class Price(msgspec.Struct, frozen=True):
 
 
 class _Loader(yaml.SafeLoader):
-    """Numbers stay text, so that no price passes through a float; a key given twice is an error."""
+    """Keeps numbers as text, so that no price passes through a float; rejects duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         found = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -50,7 +51,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _TwiceError(ValueError):
-    """A key given twice."""
+    """A duplicate key."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -90,12 +91,12 @@ class PriceBook:
             self._prices.setdefault((price.key, price.state), []).append(price)
 
     def priced_from(self, key: str, state: UsageState) -> int | None:
-        """Since when (ms) there is a price; None: there is none at all."""
+        """Earliest effective date (ms) of a price; None if there is none."""
         found = self._prices.get((key, state))
         return found[0].since if found else None
 
     def spans(self, key: str, state: UsageState, start: int, end: int) -> list[tuple[int, int, Price]]:
-        """(from, to, price) pieces that cover a time (ms). Raises `PriceBookError` where none applies."""
+        """(start, end, price) pieces that cover a time span (ms). Raises `PriceBookError` where no price applies."""
         found = self._prices.get((key, state), [])
         pieces = []
         for price, until in zip(found, [*(after.since for after in found[1:]), end], strict=False):
@@ -107,7 +108,7 @@ class PriceBook:
 
 
 def lacking(key: str, state: UsageState, start: int) -> str:
-    """What is missing from a book, and what to add to it."""
+    """A sentence on the prices a book lacks and what to add."""
     return (
         f"no price for {key!r} {state.value} on {day_of(start)}; "
         f"add `{state.value}` under prices.{key} with a `from` no later than that"

@@ -1,4 +1,4 @@
-"""Billing periods: what a closed period's statement says for good, and what became known too late (U3).
+"""Statements of billing periods: a closed period's charges are final, later knowledge becomes corrections (U3).
 
 A period's statement is made of what was known `CLOSE_AFTER` its end, so that it comes out the same whenever it is
 made. What was learned later about earlier periods stands in the statement of the period that closed next, as
@@ -23,7 +23,7 @@ delays the invoice."""
 
 
 class Charge(msgspec.Struct, frozen=True):
-    """A record to be billed. `sign` -1: to be given back. `correction`: of an earlier period."""
+    """A record to be billed. `sign` -1: a credit. `correction`: belongs to an earlier period."""
 
     record: Record
     sign: int = 1
@@ -31,7 +31,7 @@ class Charge(msgspec.Struct, frozen=True):
 
 
 def closes_at(end: int) -> int:
-    """From when on the statement of a period that ends at `end` (ms) is final."""
+    """Time (ms) from which the statement of a period ending at `end` (ms) is final."""
     return end + CLOSE_AFTER_MILLISECONDS
 
 
@@ -69,7 +69,7 @@ def statement(
 
 
 def corrections(before: Iterable[Record], after: Iterable[Record]) -> Iterator[Charge]:
-    """What has to be charged or given back where `before` was billed and `after` is right; both in the order of
+    """The charges and credits that turn what was billed (`before`) into what is right (`after`); both in the order of
     `export.usage`."""
     tagged = heapq.merge(
         ((by_beginning(record), 0, record) for record in before),

@@ -30,10 +30,10 @@ class CachedObject(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """`heard`: local seconds, monotonic, when `reported_at` last changed; node clocks are not used."""
+    """`received`: local monotonic seconds when `reported_at` last changed; node clocks are not used."""
 
     reported_at: int
-    heard: float
+    received: float
 
 
 class ObjectCache:
@@ -94,7 +94,7 @@ class ObjectCache:
             news |= self._set_aside(broken, last_seen)
         return news
 
-    def told(self, line: wire.Changed | wire.Removed | wire.Unreadable, now: float, last_seen: int) -> None:
+    def watched(self, line: wire.Changed | wire.Removed | wire.Unreadable, now: float, last_seen: int) -> None:
         """Apply a watch event."""
         if isinstance(line, wire.Changed):
             item = line.object
@@ -129,7 +129,7 @@ class ObjectCache:
             self._observed(known.model, "read")
 
     @contextlib.contextmanager
-    def beside(self) -> Iterator[set[str]]:
+    def listing_alongside(self) -> Iterator[set[str]]:
         """Start a list alongside the watch: the uids reported deleted meanwhile."""
         removed: set[str] = set()
         self._beside.append(removed)
@@ -146,12 +146,12 @@ class ObjectCache:
                 continue
             if self._read is not None:
                 self._read.add((item.namespace, item.name))
-            self.told(wire.Changed(item), now, last_seen)
+            self.watched(wire.Changed(item), now, last_seen)
 
     def silence(self, now: float) -> None:
         """Emit the reports that became stale since the last call (R5)."""
         for name in sorted(self._reports.keys() - self._silent):
-            if now - self._reports[name].heard >= self._report_stale_seconds:
+            if now - self._reports[name].received >= self._report_stale_seconds:
                 self._silent.add(name)
                 self._emit(ReportSilenced(node=name))
 

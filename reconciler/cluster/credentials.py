@@ -1,7 +1,6 @@
 """API server address and credentials, from the official client's configuration.
 
-Owns the order in which a configuration is looked for and the freshness of the token. Knows nothing of requests;
-`kube` sends them.
+Owns the lookup order of configurations and the freshness of the token. Knows nothing of requests; `kube` sends them.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ be: it looks into the document without checking its shape."""
 
 
 class ClusterConfigError(ValueError):
-    """How to reach the API server could not be found out; the message says what to set."""
+    """No usable cluster configuration; the message says what to set."""
 
 
 class Credentials:
-    """The Authorization header, always as fresh as the client library or the token file has it (C44)."""
+    """The Authorization header, kept current with the client library and the token file (C44)."""
 
     def __init__(self, configuration: Configuration, reread: Callable[[Configuration], Awaitable[None]]) -> None:
-        """`reread` fills a fresh configuration from the sources the first one came from."""
+        """`reread` loads a fresh configuration from the original sources."""
         self._configuration = configuration
         self._reread = reread
         self._renewing = asyncio.Lock()
 
     async def header(self) -> str:
-        """The header's value, "" when the configuration has no token. The client library reads a mounted
-        token again every minute; while the file is being swapped the last token stays in use."""
+        """The header's value, "" when the configuration has no token. The client library rereads a mounted token
+        every minute; while the file is being replaced the last token stays in use."""
         with contextlib.suppress(*_UNUSABLE):
             told = await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
             return (told or "").strip()
@@ -66,8 +65,8 @@ class Credentials:
 
 
 async def discover(kubeconfig: str | None, context: str | None) -> tuple[Configuration, Credentials]:
-    """Look as kubectl and pods do: `kubeconfig`, else $KUBECONFIG, else the pod's service account, else
-    ~/.kube/config. Raises `ClusterConfigError`."""
+    """Looks in the order of kubectl and in-cluster clients: `kubeconfig`, else $KUBECONFIG, else the pod's service
+    account, else ~/.kube/config. Raises `ClusterConfigError`."""
 
     async def read(configuration: Configuration) -> None:
         await _read_configuration(configuration, kubeconfig, context)

@@ -1,7 +1,7 @@
 """List-watch loop for one kind, with backoff and relist (N7, N8).
 
-Owns when to list, when to watch on, how long to wait, and how to notice that a watch has fallen silent. What an
-answer means next to what was known is `cache`' business, what a line holds is `wire`'s.
+Owns when to list, when to resume a watch, how long to wait, and how to detect a stalled watch. `cache` compares
+answers with what was known, `wire` decodes them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reconciler.core.model.objects import Kind
 
 WATCH_SECONDS = 120.0
 """The server ends a watch after this long; a silent one is given up soon after (C38)."""
-DEAF_SECONDS = 300.0
+STALL_SECONDS = 300.0
 """WATCH_SECONDS plus the client's slack plus one list: a kind without a response for this long is unhealthy."""
 SHORT_WATCH_SECONDS = 1.0
 """A watch that ends sooner without a line counts as failed, or a server that ends each at once would be asked
@@ -42,11 +42,11 @@ class Timing(msgspec.Struct, frozen=True):
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     jitter: Callable[[], float] = random.random
     watch_seconds: float = WATCH_SECONDS
-    deaf_seconds: float = DEAF_SECONDS
+    stall_seconds: float = STALL_SECONDS
 
 
 class Informer:
-    """Informer of one kind; runs as one task."""
+    """Informer of one kind; `run` is one task."""
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class Informer:
         selection: dict[str, str] | None = None,
         restarted: Callable[[str, str], None] | None = None,
     ) -> None:
-        """`selection`: namespace, name and label_selector of the port's list and watch. `restarted`: told kind
-        and reason whenever a list or watch has to be done again."""
+        """`selection`: namespace, name and label_selector of the port's list and watch. `restarted`: called with kind
+        and reason whenever a list or watch has to be repeated."""
         self.kind = kind
         self.cache = ObjectCache(kind, emit, report_stale_seconds=report_stale_seconds)
         self.listed = False
@@ -85,11 +85,12 @@ class Informer:
         return self.listed or self.missing
 
     def silent_seconds(self, now: float) -> float:
-        """Since the server last answered for this kind: a list, a line, an orderly end, "not installed"."""
+        """Seconds since the server last answered for this kind: a list, a watch event, an orderly end, "not
+        installed"."""
         return now - self._heard
 
     async def run(self) -> None:
-        """Follow the kind until cancelled. Whatever the cluster answers is survived; anything else is raised."""
+        """List and watch the kind until cancelled. Errors of the cluster are retried; anything else is raised."""
         while True:
             try:
                 if not self._version:
@@ -110,7 +111,7 @@ class Informer:
                 await self._pause(f"{type(error).__name__}: {error.message}", error)
 
     async def reread(self, namespace: str, name: str) -> None:
-        """GET one object and tell what it is now, or that it is gone. Raises the port's other errors."""
+        """GET one object and emit its current version or its deletion. Raises the port's other errors."""
         try:
             body = await self._cluster.get(self.kind, namespace, name)
         except NotFound:
@@ -120,9 +121,9 @@ class Informer:
         self.cache.read((namespace, name), found, self._timing.timer(), self.last_seen)
 
     async def catch_up(self) -> None:
-        """A consistent list beside the watch: what it shows is told before this returns. A new leader knows then
+        """Take a consistent list alongside the watch and emit what it shows before returning. A new leader then knows
         every object an older one may have written to (J5). Raises the port's errors."""
-        with self.cache.beside() as removed:
+        with self.cache.listing_alongside() as removed:
             body = await self._cluster.list(self.kind, **self._selection)
             try:
                 found = wire.decode_list(self.kind, body)
@@ -139,10 +140,10 @@ class Informer:
         self.listed, self.missing = True, False
         self._absences = 0
         self._version = found.resource_version
-        self._hear()
+        self._observe()
 
     async def _watch(self) -> None:
-        """One watch from the known version to its orderly end."""
+        """Run one watch from the known version to its orderly end."""
         began = self._timing.timer()
         spoke = False
         stream = self._cluster.watch(
@@ -168,26 +169,26 @@ class Informer:
         if isinstance(line, wire.Unreadable) and not line.key.name:
             raise wire.WireError(f"a watch line of {self.kind.plural} cannot be read: {line.error}")
         if not isinstance(line, wire.Bookmark):
-            self.cache.told(line, self._timing.timer(), self.last_seen)
+            self.cache.watched(line, self._timing.timer(), self.last_seen)
         version = line.object.resource_version if isinstance(line, wire.Changed) else line.resource_version
         self._version = version or self._version
 
-    def _hear(self) -> None:
+    def _observe(self) -> None:
         self._heard = self._timing.timer()
         self.last_seen = self._timing.clock()
         self.problem = ""
 
     def _recover(self) -> None:
-        self._hear()
+        self._observe()
         self._failures = 0
         self._backoff.reset()
 
     async def _absent(self, error: KindMissing) -> None:
-        """The kind is not there. What was known of it stays: nobody saw it go, and a version that is no longer
-        served leaves its objects alive; the list after its return tells."""
+        """The kind is not installed. Known objects are kept: nobody observed their deletion, and objects outlive a
+        version that is no longer served. The first list after its return settles it."""
         self._version = ""
         self._absences += 1
-        self._hear()
+        self._observe()
         if self.kind.foreign and self._absences >= ABSENCES and not self.missing:
             self.missing = True
             self._emit(KindListed(kind=self.kind.name, missing=True))

@@ -1,6 +1,6 @@
-"""Runs an informer for every kind the model reads and reports their health to liveness (R9, N7, N8).
+"""Runs an informer for every kind the model reads and reports their health to the liveness probe (R9, N7, N8).
 
-Owns which kinds and how much of each. How one of them is followed is `informer`'s business.
+Owns which kinds are watched and with which selectors; `informer` runs one of them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Informers:
         report_stale_ms: int,
         restarted: Callable[[str, str], None] | None = None,
     ) -> None:
-        """`settings_namespace`: where the settings ConfigMap lives, the only one that is read (K4)."""
+        """`settings_namespace`: namespace of the settings ConfigMap, the only one read (K4)."""
         selections = {
             SETTINGS.name: {"namespace": settings_namespace, "name": SETTINGS_CONFIGMAP},
             RELEASE.name: {"label_selector": f"{TENANT_KIND_LABEL}={TENANT_KIND}"},
@@ -58,8 +58,8 @@ class Informers:
         }
 
     def seed(self, state: PlacementState) -> None:
-        """Start from a state folded from a journal: an object that went while no process looked is then told
-        as deleted, one that stayed as it was makes no event (U2, J3). Before `run`."""
+        """Start from a state folded from a journal: an object deleted while no process was running is then reported
+        as deleted, an unchanged one makes no event (U2, J3). Call before `run`."""
         now = self._timing.timer()
         for name, informer in self.of.items():
             informer.last_seen = state.now
@@ -85,21 +85,21 @@ class Informers:
 
     @property
     def restarts(self) -> dict[str, int]:
-        """Kind to how often its list or watch had to be done again (N4)."""
+        """Restarts of list or watch by kind (N4)."""
         return {name: informer.restarts for name, informer in self.of.items()}
 
     def unhealthy(self, now: float) -> list[str]:
-        """A sentence for each kind not heard of for too long (N7); `now` by the timer. While there is one,
-        liveness fails and a leader decides nothing."""
+        """One sentence per kind whose watch has stalled (N7); `now` by the timer. While there is one, liveness fails
+        and a leader decides nothing."""
         return [
             f"{name}: silent for {informer.silent_seconds(now):.0f} s"
             + (f" ({informer.problem})" if informer.problem else "")
             for name, informer in self.of.items()
-            if informer.silent_seconds(now) > self._timing.deaf_seconds
+            if informer.silent_seconds(now) > self._timing.stall_seconds
         ]
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Follow every kind until `stop`. Raises `InformerEnded` as soon as one of them cannot go on."""
+        """Run every informer until `stop`. Raises `InformerEnded` as soon as one of them cannot go on."""
         tasks = {asyncio.create_task(informer.run(), name=f"informer {name}") for name, informer in self.of.items()}
         tasks.add(asyncio.create_task(self._silence(), name="report silence"))
         stopped = asyncio.create_task(stop.wait())
@@ -114,14 +114,14 @@ class Informers:
             raise InformerEnded(f"{task.get_name()} ended: {error!r}") from error
 
     async def reread(self, kind: str, namespace: str, name: str) -> None:
-        """GET one object until there is an answer, and tell it: after a conflict the object counts as unknown
-        until then (B6). Ends without an answer only where the kind is not installed."""
+        """GET one object until there is an answer, and emit it: after a conflict the object counts as unknown until
+        then (B6). Returns without an answer only if the kind is not installed."""
         with contextlib.suppress(KindMissing):
             reread = partial(self.of[kind].reread, namespace, name)
             await REREAD.call(reread, self._timing.sleep, jitter=self._timing.jitter)
 
     async def _silence(self) -> None:
-        """Tell of reports that become stale, at most a second late."""
+        """Emit reports that become stale, at most a second late."""
         reports = self.of[GPU_NODE.name].cache
         while True:
             reports.silence(self._timing.timer())

@@ -1,9 +1,9 @@
 """The cluster port on a real API server.
 
-Owns HTTP: paths, headers, deadlines, and what a status code means in the port's words. Configuration,
-credentials and TLS come from the official client (`kubernetes.aio`); requests go over a bare aiohttp session,
-bytes in and bytes out, as the generated API classes would decode every object a second time. Never retries,
-but for one 401 (the token is read again): when to try again is the caller's decision.
+Owns HTTP: paths, headers, deadlines, and the mapping of status codes to the port's errors. Configuration, credentials
+and TLS come from the official client (`kubernetes.aio`); requests use a bare aiohttp session, bytes in and bytes out,
+because the generated API classes would decode every object a second time. Never retries, except once after a 401 with
+a reread token: retrying is the caller's decision.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Details(msgspec.Struct, rename="camel"):
 
 
 class _Status(msgspec.Struct):
-    """The API server's `Status`, as far as an error needs it."""
+    """The API server's `Status`, reduced to what an error needs."""
 
     message: str | None = None
     reason: str | None = None
@@ -66,7 +66,7 @@ class _Status(msgspec.Struct):
 
 
 class KubeCluster:
-    """The port `reconciler.cluster.port.Cluster` on an API server. Close it when done."""
+    """`reconciler.cluster.port.Cluster` on an API server. Close it when done."""
 
     def __init__(
         self,
@@ -102,8 +102,8 @@ class KubeCluster:
 
     @classmethod
     async def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> KubeCluster:
-        """Find the API server as kubectl does: `kubeconfig`, else $KUBECONFIG, else the pod's service account,
-        else ~/.kube/config. Sends nothing yet. Raises `ClusterConfigError`."""
+        """Connect as kubectl does: `kubeconfig`, else $KUBECONFIG, else the pod's service account, else
+        ~/.kube/config. Sends no request. Raises `ClusterConfigError`."""
 
         configuration, credentials = await discover(kubeconfig, context)
         return cls(configuration, credentials)
@@ -112,7 +112,7 @@ class KubeCluster:
         await self._session.close()
 
     async def list(self, kind: Kind, *, namespace: str = "", name: str = "", label_selector: str = "") -> bytes:
-        """See the port. One document without chunks, which needs no continue token that could expire."""
+        """See the port. One document without chunks, so that no continue token can expire."""
         query = _selectors(name, label_selector)
         return await self._call("GET", kind, _path(kind, namespace), query, timeout=self._listing, collection=True)
 
@@ -126,8 +126,8 @@ class KubeCluster:
         label_selector: str = "",
         timeout_seconds: float,
     ) -> AsyncGenerator[bytes, None]:
-        """See the port. Lines of any length, ERROR lines among them; `Unavailable` when the stream is silent
-        for longer than the server's own timeout and the slack, or breaks within a line (N7)."""
+        """See the port. Yields lines of any length, including ERROR lines; raises `Unavailable` if the stream is
+        silent for longer than the server's own timeout plus slack, or breaks within a line (N7)."""
         query = _selectors(name, label_selector) | {
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -207,7 +207,7 @@ class KubeCluster:
         content_type: str = _JSON,
         timeout: aiohttp.ClientTimeout | None = None,
     ) -> aiohttp.ClientResponse:
-        """The answer with its body unread; a refused token is read again and tried once more (C44)."""
+        """The response with its body unread; after a 401 the token is reread and the request sent once more (C44)."""
         url = URL(f"{self._base}{path}?{urlencode(query)}" if query else f"{self._base}{path}", encoded=True)
         for again in (True, False):
             headers = {"Content-Type": content_type} if data is not None else {}
@@ -261,10 +261,10 @@ def _say(error: BaseException) -> str:
 
 
 def _error(answer: aiohttp.ClientResponse, content: bytes, kind: Kind, *, collection: bool) -> ClusterError:
-    """The port's error for an answer that is no success.
+    """The port's error for an unsuccessful response.
 
-    A 404 without a `Status` comes from the server's router, one on a whole collection can only mean the
-    kind: both say that the kind is not installed (N8).
+    A 404 without a `Status` comes from the server's router, and a 404 on a whole collection can only mean the kind:
+    in both cases the kind is not installed (N8).
     """
     try:
         status = msgspec.json.decode(content, type=_Status)
@@ -289,7 +289,7 @@ def _error(answer: aiohttp.ClientResponse, content: bytes, kind: Kind, *, collec
 
 
 def _retry_after(answer: aiohttp.ClientResponse, status: _Status | None) -> float:
-    """Seconds, from the header or the Status, within bounds; 0 when neither says."""
+    """Seconds from the header or the Status, bounded; 0 if neither is present."""
     told = answer.headers.get("Retry-After", "")
     seconds = float(told) if told.isascii() and told.isdigit() else None
     if seconds is None and status is not None and status.details is not None:

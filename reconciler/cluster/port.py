@@ -1,7 +1,7 @@
-"""The port to a cluster: what the loop, the informers and the webhooks may ask of an API server.
+"""The cluster port: the API server operations that the loop, the informers and the webhooks use.
 
-Owns the verbs, the errors and the shape of what comes back (raw JSON bytes, so that one decoder reads both
-adapters). `kube` speaks to an API server, `memory` is a cluster in this process with the same manners.
+Owns the verbs, the errors and the result types (raw JSON bytes, so that one decoder serves both adapters). `kube`
+implements it on an API server, `memory` on an in-process cluster with the same semantics.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from reconciler.core.model.objects import Kind
 
 
 class ClusterError(Exception):
-    """Base of all answers that are not a success; `message` is the API server's."""
+    """Base of all unsuccessful responses; `message` is the API server's."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -35,25 +35,24 @@ class NotFound(ClusterError):
 
 
 class KindMissing(ClusterError):
-    """404 on a whole resource: the kind is not installed (N8)."""
+    """404 on a resource type: the kind is not installed (N8)."""
 
 
 class Expired(ClusterError):
-    """410, as a status or as an ERROR event inside a stream: list again (N7)."""
+    """410, as a status or as an ERROR event in a stream: list again (N7)."""
 
 
 class Rejected(ClusterError):
-    """Any other 4xx: invalid, forbidden, refused by admission. Sending it again changes nothing."""
+    """Any other 4xx: invalid, forbidden, denied by admission. Not worth retrying."""
 
 
 class Unauthorized(ClusterError):
-    """401 after the token was read again once."""
+    """401 even with a freshly read token."""
 
 
 class Unavailable(ClusterError):
-    """5xx, 429, a timeout or a broken connection: the outcome is unknown; sending the same write with the same
-    precondition again is safe. `retry_after_seconds`: how long the server asked to be left alone, 0 when it
-    did not say."""
+    """5xx, 429, a timeout or a broken connection: the outcome is unknown; repeating the same write with the same
+    precondition is safe. `retry_after_seconds`: the server's Retry-After, 0 if absent."""
 
     def __init__(self, message: str, retry_after_seconds: float = 0.0) -> None:
         super().__init__(message)
@@ -69,7 +68,7 @@ class Cluster(Protocol):
     """The verbs. Bodies in are plain dicts; objects out are the API server's JSON bytes."""
 
     async def list(self, kind: Kind, *, namespace: str = "", name: str = "", label_selector: str = "") -> bytes:
-        """The whole list as one JSON document, read consistently (resourceVersion unset). `namespace`, `name`
+        """The whole list as one JSON document, a consistent read (resourceVersion unset). `namespace`, `name`
         (fieldSelector metadata.name) and `label_selector` (as kubectl's -l) narrow it."""
         ...
 
@@ -83,9 +82,9 @@ class Cluster(Protocol):
         label_selector: str = "",
         timeout_seconds: float,
     ) -> AsyncIterator[bytes]:
-        """Watch lines (`{"type": …, "object": …}`) with bookmarks, until the server ends the stream. The
-        client's own deadline lies above `timeout_seconds` (N7). Raises `Expired`, `KindMissing`,
-        `Unavailable`, `Unauthorized`."""
+        """Watch lines (`{"type": …, "object": …}`) with bookmarks, until the server ends the stream. The client's own
+        deadline is longer than `timeout_seconds` (N7). Raises `Expired`, `KindMissing`, `Unavailable`,
+        `Unauthorized`."""
         ...
 
     async def get(self, kind: Kind, namespace: str, name: str) -> bytes: ...

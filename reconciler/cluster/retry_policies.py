@@ -1,9 +1,9 @@
 """Retry policies: which errors of the port are retried, how often and after how long.
 
-Every retry of a call to the API server takes its policy from `POLICIES`. A server that says how long to wait
-(`Unavailable.retry_after_seconds`) is never asked earlier. Callers inject the sleep, so that virtual time drives
-retries too, and the source of jitter, so that a seeded run repeats. Loops that follow a protocol rather than retry a
-call stay where they are: lease renewal, polling for a bind answer, periodic reports.
+Every retry of a call to the API server takes its policy from `POLICIES`. A server's Retry-After
+(`Unavailable.retry_after_seconds`) is a lower bound for every delay. Callers inject the sleep, so that virtual time
+drives retries too, and the source of jitter, so that a seeded run repeats. Loops that follow a protocol rather than
+retry a call stay where they are: lease renewal, polling for a bind answer, periodic reports.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ T = TypeVar("T")
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the table. Delays double from `first_seconds` to `longest_seconds`; with `jitter` each is cut to
-    between half and the whole of it. `attempts`: calls in all, 0 for as long as the caller lives. `never` are
-    subclasses of `errors` that are raised at once."""
+    """One row of the table. Delays double from `first_seconds` to `longest_seconds`; `jitter` scales each to between
+    half and all of it. `attempts`: maximum number of calls, 0 for unlimited. `never`: subclasses of `errors` that are
+    raised at once."""
 
     purpose: str
     errors: tuple[type[ClusterError], ...]
@@ -56,8 +56,8 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         also: tuple[type[Exception], ...] = (),
         failed: Callable[[BaseException], None] | None = None,
     ) -> T:
-        """The action's result, retried under this policy. Raises its last error as it is. `jitter`: a number from 0
-        to 1. `also`: errors beyond the port's. `failed` is called with each error that will be retried."""
+        """Call `action` with retries under this policy. Raises its last error unchanged. `jitter`: a number from 0 to
+        1. `also`: errors beyond the port's. `failed` is called with each error that will be retried."""
 
         def retried(error: BaseException) -> bool:
             return isinstance(error, (*self.errors, *also)) and not isinstance(error, self.never)
@@ -93,7 +93,7 @@ _MOST_DOUBLINGS = 32
 
 
 class Backoff:
-    """The delays of a policy for a loop that starts over as soon as it makes progress (a watch)."""
+    """Delays of a policy for a loop that resets them on progress (a watch)."""
 
     def __init__(self, policy: RetryPolicy, sleep: Sleep, jitter: Callable[[], float]) -> None:
         self._policy = policy
@@ -102,7 +102,7 @@ class Backoff:
         self._attempt = 0
 
     def reset(self) -> None:
-        """Progress was made: the next delay is the first again."""
+        """Reset after progress: the next delay is the first again."""
         self._attempt = 0
 
     async def pause(self, error: Exception) -> None:

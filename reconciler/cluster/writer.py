@@ -1,8 +1,8 @@
 """Sends the writes of committed decisions and reports their outcomes to the loop (B6, J4, J5).
 
-Owns the pipeline and the meaning of an answer. A conflict is never retried: the object is read again and decided
-anew. A lost answer is: the same write under the same precondition can land only once. Nothing is sent once the
-lease is no longer surely ours.
+Owns the pipeline and the interpretation of responses. A conflict is never retried: the object is read and decided
+again. A lost response is: the same write with the same precondition can apply only once. Nothing is sent once the
+lease may have been lost.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Answer(msgspec.Struct):
 
 
 class ClusterWriter:
-    """The pipeline. `may_write` is asked right before each write goes out."""
+    """The pipeline. `may_write` is checked right before each request."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class ClusterWriter:
         self._freeing: dict[asyncio.Task[Event], str] = {}
 
     def send(self, seq: int, decision: Decision) -> None:
-        """Start the writes of one decision; they run side by side. What puts units on a node goes out after what
-        gives units of that node back has landed: else another leader could find both there."""
+        """Start the writes of one decision; they run concurrently. A write that places units on a node is sent only
+        after writes that free units of that node have succeeded; otherwise another leader could find both there."""
         taking = decision.action in TAKING
         first = [task for task, node in self._freeing.items() if taking and node in (decision.node, "")]
         for index, write in enumerate(decision.writes):
@@ -88,7 +88,7 @@ class ClusterWriter:
         return len(self.tasks)
 
     async def drain(self) -> None:
-        """Wait until every sent write has an outcome (N1)."""
+        """Wait until every write sent has an outcome (N1)."""
         while self.tasks:
             await asyncio.wait(set(self.tasks))
 
@@ -100,7 +100,7 @@ class ClusterWriter:
         async with self._slots:
             try:
                 outcome = await self._attempts(identity, write)
-            except Exception as error:  # without an outcome the object would be pending for ever
+            except Exception as error:  # without an outcome the object would stay pending forever
                 outcome = events.WriteConflicted(identity, f"no outcome is known: {error!r}")
         self._submit(outcome)
         if isinstance(outcome, events.WriteConflicted | events.WriteFoundGone):
@@ -129,7 +129,7 @@ class ClusterWriter:
             return events.WriteRejected(identity, error.message)
 
     async def _send(self, write: Write) -> str:
-        """Send once; the new resourceVersion, "" where none is told."""
+        """Send once; returns the new resourceVersion, "" if the response has none."""
         kind = KINDS[write.kind]
         if write.verb is Verb.DELETE:
             preconditions = Preconditions(uid=write.uid, resource_version=write.resource_version)
@@ -159,13 +159,13 @@ async def _landed(tasks: list[asyncio.Task[Event]]) -> bool:
 
 
 def _frees(write: Write) -> bool:
-    """The write takes a device off its node. A lost one gives nothing back that could be had."""
+    """The write removes a device from its node. A lost device frees no usable unit."""
     status = write.body.get("status") or {}
     return "placement" in status and status["placement"] is None
 
 
 def _conditional(write: Write) -> dict[str, Any]:
-    """The merge patch with its precondition: the version it was decided on, of this very object (B6, R10)."""
+    """The merge patch with its preconditions: the object's uid and the version the decision is based on (B6, R10)."""
     metadata = {
         **write.body.get("metadata", {}),
         "uid": write.uid,

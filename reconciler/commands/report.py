@@ -40,7 +40,7 @@ def report_command(file: str, out: Path, start: str | None, end: str | None, exp
     written.
     """
     with opened(file) as journal, progress("rendering", journal) as reached:
-        begin, finish = _moment(journal, start), _moment(journal, end)
+        begin, finish = _time_of(journal, start), _time_of(journal, end)
         try:
             data = build(journal, start=begin, end=finish, bounds=Bounds(explained=explained), progress=reached)
         except LookupError as error:
@@ -58,7 +58,7 @@ def report_command(file: str, out: Path, start: str | None, end: str | None, exp
     )
 
 
-def _moment(journal: Journal, text: str | None) -> int | None:
+def _time_of(journal: Journal, text: str | None) -> int | None:
     """Milliseconds since the epoch for an entry number or a time."""
     seq, at = moment_of(text)
     if seq is None:
@@ -71,12 +71,12 @@ def _moment(journal: Journal, text: str | None) -> int | None:
 
 def _write(out: Path, text: str) -> None:
     """Write the page atomically."""
-    beside = out.with_name(out.name + ".part")
+    partial = out.with_name(out.name + ".part")
     try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(out)
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(out)
     finally:
-        beside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
 COMMANDS = (report_command,)

@@ -86,7 +86,7 @@ def _started(state: PlacementState, event: events.ControllerStarted) -> None:
     state.identity = event.identity
     _stand_down(state)
     for key in sorted(state.pending):
-        _take_back(state, key, stale=True)
+        _revert(state, key, stale=True)
     state.pending_keys.clear()
     state.listed.clear()
     state.missing.clear()
@@ -117,7 +117,7 @@ def _observed(state: PlacementState, event: events.ObjectObserved) -> None:
     state.pending.pop(f"{event.kind}/{event.namespace}/{event.name}", None)
     if known is not None and known.resource_version != event.resource_version:
         _fenced(state, event.uid)
-        _heed(state, known, seen)
+        _stand_down_if_fenced(state, known, seen)
     if event.uid in state.pending:
         pending = state.pending[event.uid]
         state.pending[event.uid] = msgspec.structs.replace(pending, base=event.object)
@@ -130,7 +130,7 @@ def _fenced(state: PlacementState, uid: str) -> None:
     state.unfenceable.discard(uid)
 
 
-def _heed(state: PlacementState, known: Object, seen: Object) -> None:
+def _stand_down_if_fenced(state: PlacementState, known: Object, seen: Object) -> None:
     """Stand down when another leader fences devices during our term: our process, and with it our lease timer, was
     suspended (J5)."""
     if state.epoch is None or not isinstance(known, Device) or not isinstance(seen, Device):
@@ -278,7 +278,7 @@ def _succeeded(state: PlacementState, event: events.WriteSucceeded) -> None:
     index_updates.replace(state, kind, known, landed)
 
 
-def _take_back(state: PlacementState, key: str, *, stale: bool) -> None:
+def _revert(state: PlacementState, key: str, *, stale: bool) -> None:
     """Discard an assumed write: the object reverts to its last observation."""
     pending = state.pending.pop(key)
     address = state.pending_keys.pop(pending.write, None)
@@ -309,7 +309,7 @@ def _conflicted(state: PlacementState, event: events.WriteConflicted | events.Wr
     if state.pending[key].base == ABSENT:
         _try_later(state, key, event.write, RETRY_DROPPED_MILLISECONDS)
     else:
-        _take_back(state, key, stale=True)
+        _revert(state, key, stale=True)
 
 
 def _rejected(state: PlacementState, event: events.WriteRejected) -> None:
@@ -332,7 +332,7 @@ def _try_later(state: PlacementState, key: str, write: str, milliseconds: int) -
     """The object is unchanged; decide again after the delay."""
     kind, namespace, name, _ = state.pending_keys[write]
     state.rejections[key] = state.now + milliseconds
-    _take_back(state, key, stale=False)
+    _revert(state, key, stale=False)
     state.enqueue_at(state.rejections[key], kind, namespace, name)
 
 

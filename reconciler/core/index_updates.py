@@ -255,11 +255,11 @@ def _device(state: PlacementState, old: Device | None, new: Device | None, dirty
                 attachments.note_vmi(state, new, vmi)
         state.enqueue_for(new)
     if old is not None:
-        _gave_back(state, old, new, dirty)
+        _note_freed(state, old, new, dirty)
 
 
-def _gave_back(state: PlacementState, old: Device, new: Device | None, dirty: Dirty) -> None:
-    """What a changed device returned to others: its hold, its charge, its place among equal orders."""
+def _note_freed(state: PlacementState, old: Device, new: Device | None, dirty: Dirty) -> None:
+    """Mark what a changed device frees for others: its hold, its charge, its place among equal orders."""
     name = state.resource_of(old)
     if unplaced_hold(old) and not (new is not None and unplaced_hold(new)):
         dirty.unheld.add(name)

@@ -1,7 +1,7 @@
-"""The whole product on the in-memory cluster: replicas with their webhooks registered, players around them.
+"""The whole product on the in-memory cluster: replicas with their webhooks registered and simulated controllers.
 
-Owns the assembly for the demo, the scenarios and the simulation; the parts are those of `gpu-binder run`, only the
-port and the path from API server to webhook are in this process.
+Owns the assembly for the demo, the scenarios and the simulation. The parts are those of `gpu-binder run`; only the
+port and the path from API server to webhook are in-process.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Replica:
 
     @property
     def failed(self) -> BaseException | None:
-        """What ended the controller, None while it runs."""
+        """The error that ended the controller, None while it runs."""
         if self._task is None or not self._task.done() or self._task.cancelled():
             return None
         return self._task.exception()
@@ -97,14 +97,14 @@ class Replica:
         return self._task is not None and not self._task.done()
 
     async def stop(self) -> None:
-        """Drain and end, as on SIGTERM (N1)."""
+        """Drain and stop, as on SIGTERM (N1)."""
         await self.admission.binding.finish_undoing()
         self._stop.set()
         if self._task is not None:
             await self._task
 
     async def kill(self) -> None:
-        """End at once, as on SIGKILL: nothing is drained, nothing is saved."""
+        """Stop at once, as on SIGKILL: nothing is drained or saved."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -113,7 +113,7 @@ class Replica:
 
 
 def register(cluster: MemoryCluster, replica: Replica) -> None:
-    """Register a replica's webhooks as the chart does; a later replica takes over."""
+    """Register a replica's webhooks as the chart does; the replica registered last serves them."""
     routes = replica.routes
     tenant_label = {TENANT_KIND_LABEL: TENANT_KIND}
     launcher_labels = {DEVICES_LABEL: TRUE, KUBEVIRT_LABEL: LAUNCHER}

@@ -1,7 +1,7 @@
 """Test environment: in-memory cluster, simulated actors, replicas and virtual time.
 
-Owns how a story moves: do something, let everyone react until nothing changes, let time pass. The demo, the
-scenarios and the simulation all play here.
+Owns how a run advances: act, let everyone react until nothing changes, let time pass. Used by the demo, the scenarios
+and the simulation.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Environment:
         self.settings = Settings(**chosen)
 
     async def open(self) -> None:
-        """The namespaces every story needs."""
+        """Create the namespaces every run needs."""
         await self.ecosystem.namespace(NAMESPACE)
         await self.ecosystem.namespace("tenant-root")
         await self.ecosystem.tenant("root")
 
     async def add_replica(self, journal: Journal, identity: str, **options: Any) -> Replica:
-        """Start a replica and give it the webhooks."""
+        """Start a replica and register its webhooks."""
         replica = Replica(self.cluster, journal, self.settings, identity=identity, timing=self.timing, **options)
         self.replicas.append(replica)
         replica.start()
@@ -56,7 +56,7 @@ class Environment:
 
     @property
     def leader(self) -> Replica | None:
-        """The replica that decides now."""
+        """The current leader."""
         return next((r for r in self.replicas if r.state.leading and r.running), None)
 
     def _watched(self) -> object:
@@ -67,22 +67,22 @@ class Environment:
         )
 
     async def settle(self) -> None:
-        """Until neither the binder nor any player has anything left to do now."""
+        """Run until neither the binder nor any simulated controller has anything left to do."""
         for _ in range(200):
             await self.time.settle(self._watched)
             if not await self.do(self.ecosystem.settle_step()):
                 await self.time.settle(self._watched)
                 return
-        raise RuntimeError("the stage does not come to rest: something changes for ever")
+        raise RuntimeError("the environment does not settle: something keeps changing")
 
     async def later(self, seconds: float) -> None:
-        """Let time pass, then come to rest."""
+        """Let time pass, then settle."""
         await self.settle()
         await self.time.advance(seconds, self._watched, self.cluster.tick)
         await self.settle()
 
     async def do(self, action: Awaitable[T]) -> T:
-        """Something that may wait for the binder; time moves while it does. Raises what it raises."""
+        """Await an action that may wait for the binder, advancing time meanwhile. Raises what the action raises."""
         task = asyncio.ensure_future(action)
         await self.time.settle(lambda: (task.done(), self._watched()))
         waited = 0.0
@@ -95,7 +95,7 @@ class Environment:
         return task.result()
 
     async def until(self, done: Callable[[], bool]) -> None:
-        """Let time pass until something is so. Raises `TimeoutError`."""
+        """Let time pass until a condition holds. Raises `TimeoutError`."""
         waited = 0.0
         while not done():
             if waited >= MAX_WAIT_SECONDS:
@@ -104,7 +104,7 @@ class Environment:
             waited += POLL_SECONDS
 
     async def close(self) -> None:
-        """Stop every replica that still runs, in order."""
+        """Stop every running replica, in order."""
         for replica in self.replicas:
             if replica.running:
                 await self.do(replica.stop())

@@ -1,7 +1,7 @@
-"""`gpu-binder demo`: the main job from order to bill of reasons, on an in-memory cluster, in a few seconds.
+"""`gpu-binder demo`: orders, starts, refusals, a lost card and a restart on an in-memory cluster, in a few seconds.
 
-Owns the story and its words. Everything that happens is done by the parts that run in production; the journal it
-leaves is a real one, to be replayed, explained and verified.
+Owns the script and its output. The parts are those that run in production; the journal it leaves is a real one, to be
+replayed, explained and verified.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LABS = "tenant-acme-labs"
 
 
 class Demo:
-    """The story on one stage, told on `out`."""
+    """One run of the demo, printed to `out`."""
 
     def __init__(self, path: Path, out: Console) -> None:
         self._path = path
@@ -42,9 +42,9 @@ class Demo:
         self._numbers = itertools.count(1)
         self._replica: Replica | None = None
 
-    async def tell(self) -> None:
-        """Play the whole story; leaves a closed journal at the path."""
-        await self._set_the_stage()
+    async def run(self) -> None:
+        """Run the whole script; leaves a closed journal at the path."""
+        await self._set_up()
         await self._orders()
         await self._starts()
         await self._refusals()
@@ -61,7 +61,7 @@ class Demo:
     def _say(self, text: str, indent: int = 2) -> None:
         self._out.print(Padding(Text(text), (0, 0, 0, indent), expand=False))
 
-    async def _set_the_stage(self) -> None:
+    async def _set_up(self) -> None:
         self._chapter("Three GPU nodes, two classes, nested tenants")
         env, ecosystem = self._env, self._ecosystem
         await env.open()
@@ -174,7 +174,7 @@ class Demo:
         self._say(f"{ACME}/render is stopped: its device render-1 is {device.phase if device else 'gone'} again")
 
     def _show_tables(self, replica: Replica) -> None:
-        self._chapter("Where it stands")
+        self._chapter("Final state")
         self._out.print(console.device_table(replica.state))
         self._out.print(console.node_table(replica.state))
         self._out.print(console.tenant_table(replica.state))
@@ -221,15 +221,15 @@ def _vgpu_parent() -> Function:
 
 
 def _reason(refused: Rejected) -> str:
-    """The refusal without the API server's own words before it."""
+    """The refusal without the API server's prefix."""
     return refused.message.partition("denied the request: ")[2] or refused.message
 
 
 async def demo(path: Path, out: Console) -> None:
-    """Play the demo and leave its journal at `path`, replacing the one that is there. Raises `JournalError` where
-    the file there is no journal or one that a process writes, or none can be written there."""
+    """Run the demo and keep its journal at `path`, replacing an existing one. Raises `JournalError` if the file is
+    not a journal, is being written by another process, or cannot be written."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     SqliteJournal(path).close()
     for leftover in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", ".lock"))):
         leftover.unlink(missing_ok=True)
-    await Demo(path, out).tell()
+    await Demo(path, out).run()

@@ -33,7 +33,7 @@ class VirtualTime:
         return (self._now - self._origin) / 1000
 
     async def sleep(self, seconds: float) -> None:
-        """Until that much virtual time has passed."""
+        """Wait until that much virtual time has passed."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -43,7 +43,7 @@ class VirtualTime:
         await future
 
     async def settle(self, watched: Callable[[], object]) -> None:
-        """Let every task run until `watched` no longer changes."""
+        """Run every task until `watched` no longer changes."""
         last, quiet = watched(), 0
         while quiet < QUIET_TURNS:
             await asyncio.sleep(0)
@@ -54,8 +54,8 @@ class VirtualTime:
     async def advance(
         self, seconds: float, watched: Callable[[], object], moved: Callable[[], None] = lambda: None
     ) -> None:
-        """Move on by `seconds`, waking each sleeper at its time and letting things settle in between. `moved` is
-        called at each step."""
+        """Advance by `seconds`, waking each sleeper at its time and settling in between. `moved` is called at each
+        step."""
         end = self._now + round(seconds * 1000)
         await self.settle(watched)
         while True:

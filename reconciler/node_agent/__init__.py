@@ -1,1 +1,1 @@
-"""The node agent: sysfs read, judged, and reported as the node's GPUNode (N5)."""
+"""The node agent: reads sysfs, evaluates it, and reports it as the node's GPUNode (N5)."""

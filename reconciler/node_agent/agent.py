@@ -1,8 +1,8 @@
 """The node agent: reads the node's GPUs and writes them into its GPUNode (N5, O3).
 
-Owns the rhythm, the names it is told (KubeVirt's permittedHostDevices, a file) and the write. The facts are
-`sysfs`', the judgement `inventory`'s. Where the bus cannot be read it stays silent: no report is unknown, an empty
-one would be no GPUs (R5).
+Owns the interval, the name tables (KubeVirt's permittedHostDevices, a map file) and the write. `sysfs` reads the
+facts, `inventory` evaluates them. If the bus cannot be read it does not report: a missing report means unknown, an
+empty one would mean no GPUs (R5).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MapError(ValueError):
 
 
 class MapFile(PermittedHostDevices, frozen=True):
-    """KubeVirt's `permittedHostDevices`, and `modes`: PCI address, serial or vendor:device to what a card is
+    """KubeVirt's `permittedHostDevices`, and `modes`: PCI address, serial or vendor:device to the mode a card is
     configured for."""
 
     modes: dict[str, Mode] = {}
@@ -62,7 +62,7 @@ def read_map(path: Path) -> NameMap:
 
 
 def _names(table: PermittedHostDevices) -> NameMap:
-    """The table by what functions are known by; entries that name nothing are left out."""
+    """The name table, keyed by what identifies a function; entries without a name are left out."""
     return NameMap(
         pci={
             entry.pci_vendor_selector.strip().upper(): entry.resource_name
@@ -91,7 +91,8 @@ class Agent:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         log: Any = None,
     ) -> None:
-        """`map_file` counts before KubeVirt's table; it is read again at each look. `clock`: ms since the epoch."""
+        """`map_file` takes precedence over KubeVirt's table; it is reread for every report. `clock`: ms since the
+        epoch."""
         self._cluster = cluster
         self._node = node_name
         self._sysfs = sysfs
@@ -103,8 +104,8 @@ class Agent:
         self._type_names: dict[str, str] = {}
 
     async def run(self, interval_seconds: float) -> None:
-        """Report every `interval_seconds` until cancelled. Failures are logged and retried; a report that
-        does not come in time is silence."""
+        """Report every `interval_seconds` until cancelled. Failures are logged and retried; a report that is too late
+        counts as stale."""
         while True:
             try:
                 functions = await REPORT.call(self.report, self._sleep)
@@ -125,8 +126,8 @@ class Agent:
         return functions
 
     async def _name_map(self) -> NameMap:
-        """The file over KubeVirt's table. A table that cannot be read leaves the last known one in place; before
-        the first has been read there is nothing to report, unless a file says the names (P6)."""
+        """The map file merged over KubeVirt's table. If the table cannot be read the last known one is used; before
+        the first read there is nothing to report, unless a map file gives the names (P6)."""
         try:
             body = await self._cluster.list(KUBEVIRT)
             self._permitted = _permitted(body) or self._permitted
@@ -138,7 +139,7 @@ class Agent:
         return permitted if self._map_file is None else read_map(self._map_file).over(permitted)
 
     async def _write(self, functions: tuple[Function, ...], at: int) -> None:
-        """Replace the status; the object is made where it is not there."""
+        """Replace the status; creates the object if it does not exist."""
         status = {"reportedAt": from_ms(at), "functions": [_body(function) for function in functions]}
         try:
             await self._patch(status)
@@ -153,7 +154,7 @@ class Agent:
 
 
 def _permitted(body: bytes) -> NameMap | None:
-    """The tables of the KubeVirt objects listed, None where there is no object (a reinstall: C36)."""
+    """The tables of the KubeVirt objects listed, None if there is no object (a reinstall: C36)."""
     listed = msgspec.json.decode(body, type=_KubeVirts).items or []
     names: NameMap | None = None
     for found in listed:
@@ -164,7 +165,7 @@ def _permitted(body: bytes) -> NameMap | None:
 
 
 def _body(function: Function) -> dict[str, Any]:
-    """Every field in full: in a list of a merge patch nothing is kept."""
+    """Every field in full: a merge patch replaces lists as a whole."""
     return {
         "id": function.id,
         "stableID": function.stable_id,

@@ -1,8 +1,9 @@
-"""From a node's PCI functions to its report: names, health, one holder an IOMMU group, vGPU types (N5, O3).
+"""Turns a node's PCI functions into its report: resource names, health, one user per IOMMU group, vGPU types (N5,
+O3).
 
-Owns the judgement: what a function serves under KubeVirt's rules and why it cannot. Pure: `sysfs` reads the facts,
-`agent` writes the report. A function that is there and cannot be used is reported with its reason, which is not the
-same as one that is absent (C30).
+Owns the evaluation: which resource a function serves under KubeVirt's rules, or why it cannot. Pure: `sysfs` reads
+the facts, `agent` writes the report. A function that is present but unusable is reported with a reason, unlike one
+that is absent (C30).
 """
 
 from __future__ import annotations
@@ -28,36 +29,36 @@ NO_TYPE = "0"
 
 
 class NameMap(msgspec.Struct, frozen=True):
-    """What the agent is told. `pci`: "VENDOR:DEVICE", upper case, to resource name. `mediated`: vGPU type, spelt by
-    `type_key`, to resource name. `modes`: PCI address, serial or "vendor:device", lower case, to what a card is
-    configured for; a `VGPU` card is never whole, even while its virtual functions are gone (C31)."""
+    """The agent's name tables. `pci`: "VENDOR:DEVICE", upper case, to resource name. `mediated`: vGPU type, spelt by
+    `type_key`, to resource name. `modes`: PCI address, serial or "vendor:device", lower case, to the mode a card is
+    configured for; a `VGPU` card is never offered whole, even while it has no virtual functions (C31)."""
 
     pci: dict[str, str] = {}
     mediated: dict[str, str] = {}
     modes: dict[str, Mode] = {}
 
     def over(self, base: NameMap) -> NameMap:
-        """This map where it says something, `base` elsewhere."""
+        """This map, with `base` for anything it does not define."""
         return NameMap({**base.pci, **self.pci}, {**base.mediated, **self.mediated}, {**base.modes, **self.modes})
 
     def mode_of(self, found: PciFunction) -> Mode | None:
-        """The configured mode of a card; its address counts before its serial, and that before its model."""
+        """The configured mode of a card; its address takes precedence over its serial, and that over its model."""
         keys = (found.address, found.serial, f"{found.vendor}:{found.device}")
         return next((self.modes[key.lower()] for key in keys if key.lower() in self.modes), None)
 
     def of_type(self, *spellings: str) -> str:
-        """Resource name of a vGPU type, "" where none of its spellings has one."""
+        """Resource name of a vGPU type, "" if none of its spellings has one."""
         return next((self.mediated[key] for one in spellings if (key := type_key(one)) in self.mediated), "")
 
 
 def type_key(name: str) -> str:
-    """A vGPU type's name as KubeVirt compares it: spaces are underscores."""
+    """A vGPU type's name as KubeVirt compares it: with underscores for spaces."""
     return name.strip().replace(" ", "_")
 
 
 def report(bus: Bus, names: NameMap, type_names: Mapping[str, str]) -> tuple[Function, ...]:
-    """The functions of `GPUNode.status`, by address. `type_names`: id of a vGPU type to its name, as far as it was
-    ever told (`sysfs.PciFunction.creatable`)."""
+    """The functions of `GPUNode.status`, by address. `type_names`: id of a vGPU type to its name, as far as known
+    (`sysfs.PciFunction.creatable`)."""
     judge = _Judge(bus, names, type_names)
     holders: dict[str, str] = {}
     made = []
@@ -73,7 +74,7 @@ def report(bus: Bus, names: NameMap, type_names: Mapping[str, str]) -> tuple[Fun
 
 
 class _Judge:
-    """Judges the functions of one bus."""
+    """Evaluates the functions of one bus."""
 
     def __init__(self, bus: Bus, names: NameMap, type_names: Mapping[str, str]) -> None:
         self._names = names
@@ -115,7 +116,7 @@ class _Judge:
         )
 
     def _of_vgpu(self, found: PciFunction, problems: list[str]) -> str:
-        """A virtual function that becomes a vGPU by a setting of NVIDIA's driver; it serves its type or nothing."""
+        """A virtual function that NVIDIA's driver can turn into a vGPU; it serves its type or nothing."""
         id_ = found.vgpu_type or NO_TYPE
         if id_ == NO_TYPE:
             problems.append("no vGPU type is set on it")
@@ -137,14 +138,14 @@ class _Judge:
                 yield f"{address} of its IOMMU group {found.group} is bound to {driver}"
 
     def _stable_id(self, found: PciFunction) -> str:
-        """The card's serial, with the place of a virtual function on it; where no serial can be read, or two cards
-        claim the same, the model, which tells at least another card at the old address (C28)."""
+        """The card's serial, with the index of a virtual function; without a readable or unique serial, the model,
+        which still detects a different card at the old address (C28)."""
         if found.serial and self._serials[found.serial] <= 1 and not (found.parent and found.index < 0):
             return f"{found.serial}.{found.index}" if found.parent else found.serial
         return f"{found.vendor}:{found.device}".lower() if found.device else ""
 
     def _profiles(self, found: PciFunction) -> list[Profile]:
-        """vGPU types with a resource name; types of one name are one profile."""
+        """vGPU types with a resource name; types sharing a name form one profile."""
         profiles: dict[str, Profile] = {}
         for one in found.mdev_types:
             resource = self._names.of_type(one.name, one.id)
@@ -160,8 +161,8 @@ class _Judge:
 
 
 def _room(bus: Bus) -> dict[tuple[str, str], int]:
-    """(card, type) to the instances still possible on the whole card, where the driver tells its most: each virtual
-    function offers an instance until the card is full, so their sum says too much."""
+    """(card, type) to the instances still possible on the whole card, if the driver reports a maximum: each virtual
+    function offers an instance until the card is full, so their sum is too high."""
     room: dict[tuple[str, str], int] = {}
     for found in bus.gpus:
         for one in found.mdev_types:

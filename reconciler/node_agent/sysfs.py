@@ -31,11 +31,12 @@ _READ_ONLY_TAG, _END_TAG, _LARGE = 0x90, 0x78, 0x80
 
 
 class SysfsError(RuntimeError):
-    """The PCI bus cannot be read at all: nothing can be said of this node."""
+    """The PCI bus cannot be read at all, so nothing is known about this node."""
 
 
 class MdevType(msgspec.Struct, frozen=True):
-    """One vGPU type of a parent. `name` as the driver spells it; `most`: instances on one card, 0 where not told."""
+    """One vGPU type of a parent. `name` as the driver spells it; `most`: maximum instances per card, 0 if not
+    reported."""
 
     id: str
     name: str
@@ -46,9 +47,9 @@ class MdevType(msgspec.Struct, frozen=True):
 
 class PciFunction(msgspec.Struct, frozen=True, kw_only=True):
     """`vendor` and `device`: four hex digits, upper case. `group`: IOMMU group, "" without one. `parent`: address of
-    the physical function of a virtual one, whose place among its siblings is `index`, -1 where not told.
-    `functions`: virtual functions it has. `vgpu_type`: id of the vGPU type set, "0" for none, None where the driver
-    knows no such setting; `creatable`: ids and names of those that could be set. `problems`: what cannot be read."""
+    the physical function of a virtual one, which is its `index`-th, -1 if unknown. `functions`: number of virtual
+    functions. `vgpu_type`: id of the vGPU type set, "0" for none, None if the driver has no such setting;
+    `creatable`: ids and names of the types that can be set. `problems`: attributes that cannot be read."""
 
     address: str
     vendor: str = ""
@@ -66,7 +67,7 @@ class PciFunction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Neighbour(msgspec.Struct, frozen=True):
-    """Any PCI function, as far as it shares an IOMMU group with a GPU."""
+    """Any PCI function, reduced to what matters if it shares an IOMMU group with a GPU."""
 
     address: str
     driver: str
@@ -81,7 +82,7 @@ class Bus(msgspec.Struct, frozen=True):
 
 
 def read_bus(root: Path) -> Bus:
-    """Everything below `root` (the mount point of sysfs). Raises `SysfsError` where there is no PCI bus; a function
+    """Read everything below `root` (the mount point of sysfs). Raises `SysfsError` if there is no PCI bus; a function
     that cannot be read has `problems`."""
     devices = root / "bus/pci/devices"
     try:
@@ -99,14 +100,14 @@ def read_bus(root: Path) -> Bus:
 
 
 class _Reader:
-    """Attributes of one function; notes what cannot be read."""
+    """Reads attributes of one function and collects problems."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.problems: list[str] = []
 
     def text(self, name: str, *, optional: bool = False) -> str:
-        """An attribute's text, "" where it cannot be read; noted unless it may be absent."""
+        """An attribute's text, "" if it cannot be read; recorded as a problem unless optional."""
         try:
             return (self.path / name).read_text(errors="replace")[:MAX_BYTES].strip()
         except FileNotFoundError:
@@ -117,7 +118,7 @@ class _Reader:
         return ""
 
     def number(self, name: str, *, optional: bool = False) -> int:
-        """An attribute as a number (decimal or 0x…), 0 where it is none."""
+        """An attribute as a number (decimal or 0x…), 0 if it is not one."""
         text = self.text(name, optional=optional)
         try:
             return int(text, 0) if text else 0
@@ -126,7 +127,7 @@ class _Reader:
             return 0
 
     def bytes(self, name: str) -> bytes:
-        """An attribute only the privileged may read: nothing where we are not."""
+        """An attribute only root may read; empty without that privilege."""
         try:
             with (self.path / name).open("rb") as file:
                 return file.read(MAX_BYTES)
@@ -142,7 +143,7 @@ class _Reader:
 
 
 def _is_gpu(reader: _Reader) -> bool:
-    """A display of the GPU vendor; one whose class cannot be read counts, so that it is shown."""
+    """A display controller of the GPU vendor; one whose class cannot be read counts too, so that it is reported."""
     if reader.text("vendor", optional=True).lower().removeprefix("0x") != NVIDIA_VENDOR.lower():
         reader.problems.clear()
         return False
@@ -175,7 +176,7 @@ def _function(reader: _Reader, devices: Path) -> PciFunction:
 
 
 def _index(parent: Path, address: str) -> int:
-    """The N of the parent's link virtfnN to the function, -1 where there is none."""
+    """N of the parent's link virtfnN to the function, -1 if there is none."""
     for link in sorted(parent.glob("virtfn*")):
         digits = link.name.removeprefix("virtfn")
         if digits.isdigit() and _Reader(parent).link(link.name) == address:
@@ -184,7 +185,7 @@ def _index(parent: Path, address: str) -> int:
 
 
 def _creatable(reader: _Reader) -> Iterator[tuple[str, str]]:
-    """The driver's list of vGPU types, `ID : NAME` a line under a heading; empty once one is set."""
+    """The driver's list of vGPU types, a heading and then `ID : NAME` per line; empty once one is set."""
     for line in reader.text("nvidia/creatable_vgpu_types", optional=True).splitlines():
         id_, colon, name = line.partition(":")
         if colon and id_.strip().isdigit():
@@ -221,8 +222,8 @@ def _mdev_types(reader: _Reader) -> Iterator[MdevType]:
 
 
 def _serial(reader: _Reader) -> str:
-    """The card's serial number in lower case, "" where none can be read: the kernel's own attribute, the Device
-    Serial Number capability of PCI Express, or the vital product data."""
+    """The card's serial number in lower case, "" if none can be read: the kernel's own attribute, the Device Serial
+    Number capability of PCI Express, or the vital product data."""
     told = reader.bytes("serial_number").decode(errors="ignore").strip().replace("-", "")
     serial = told or _capability_serial(reader.bytes("config")) or _product_serial(reader.bytes("vpd"))
     return serial.lower() if serial.strip("0fF") else ""

@@ -1,11 +1,11 @@
-"""A private certificate authority and what it signs, as PEM; and the stages of its rotation (N6).
+"""A private certificate authority and the certificates it signs, as PEM, and the stages of its rotation (N6).
 
 Owns keys, certificates and the order in which an authority is replaced. Pure except for key generation: callers
 pass the time in. Knows nothing of Secrets, files or webhook configurations: that is `certificates`. Times are ms since
 the Unix epoch, UTC.
 
-Rotation without a gap in trust: the next authority is published beside the current one; once every configuration has
-carried both for a settling time, it signs the serving certificate; the old one stays published until the last
+Rotation without a gap in trust: the next authority is published alongside the current one; once every configuration
+has carried both for a settling time, it signs the serving certificate; the old one stays published until the last
 certificate it signed has expired, so that even a replica that missed the rotation is trusted.
 """
 
@@ -54,7 +54,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 class Keyring(msgspec.Struct, frozen=True):
-    """Everything the replicas share. `following`: the next authority, published but not signing yet, trusted by
+    """The state shared by all replicas. `following`: the next authority, published but not signing yet, trusted by
     every configuration since `trusted_since` (0: not yet). `retiring`: certificates of former authorities, published
     until `retire_at`."""
 
@@ -67,14 +67,14 @@ class Keyring(msgspec.Struct, frozen=True):
 
     @property
     def bundle(self) -> bytes:
-        """Every authority to be trusted, the signing one first."""
+        """All trusted authorities, the signing one first."""
         signing = (self.authority.certificate,) if self.authority is not None else ()
         coming = (self.following.certificate,) if self.following is not None else ()
         return b"".join((*signing, *coming, *self.retiring))
 
 
 class RotationStage(StrEnum):
-    """What `advance` did."""
+    """The step `advance` took."""
 
     KEPT = "kept"
     NEW_AUTHORITY = "new authority"
@@ -152,12 +152,12 @@ def new_leaf(authority: Pair, names: Sequence[str], now: int, valid: int) -> Pai
 
 
 def expiry(certificate: bytes) -> int:
-    """End of validity. Raises ValueError for what is no certificate."""
+    """End of validity. Raises ValueError if it is not a certificate."""
     return int(x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp() * 1000)
 
 
 def _key(pair: Pair) -> ec.EllipticCurvePrivateKey:
-    """Raises ValueError for what is no unencrypted key of ours."""
+    """Raises ValueError if it is not an unencrypted key of the expected type."""
     try:
         key = load_pem_private_key(pair.key, None)
     except TypeError as error:
@@ -190,7 +190,7 @@ def is_certificate(certificate: bytes) -> bool:
 
 
 def _due(leaf: Pair, authority: Pair, names: Sequence[str], now: int, lifetimes: Lifetimes) -> bool:
-    """Whether the serving certificate has to be replaced: it is unusable, or expires soon and a new one would last
+    """Whether the serving certificate must be replaced: it is unusable, or it expires soon and a new one would last
     longer."""
     if not _serves(leaf, authority, names, now):
         return True

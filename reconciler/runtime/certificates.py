@@ -1,12 +1,12 @@
-"""The self-made certificate of the webhooks: one Secret that all replicas share, files they serve with, and the
+"""The webhooks' self-signed certificate: one Secret shared by all replicas, the files they serve with, and the
 caBundle of the webhook configurations (N6).
 
 Owns the Secret's layout and the coordination of replicas: one advances the keyring under the Secret's resourceVersion,
 the others adopt the result. The stages are in `certificate_authority`; `webhooks.certificates` reloads the files and
 serves them. Unused with cert-manager.
 
-The configurations are read before the Secret: a lagging replica can then never overwrite a newer bundle with
-an older one: the newer one was written after the Secret, so the patch conflicts.
+The configurations are read before the Secret, so that a lagging replica cannot overwrite a newer bundle with an older
+one: the newer bundle was written after the Secret, so the patch conflicts.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class CertificateKeeper:
         self.names = service_names(service_name, namespace)
 
     async def run(self) -> None:
-        """Keep until cancelled. What the API server refuses is logged and tried again."""
+        """Reconcile until cancelled. Errors of the API server are logged and retried."""
         while True:
             try:
                 await self.keep()
@@ -117,7 +117,7 @@ class CertificateKeeper:
     # The Secret
 
     async def _read(self) -> tuple[str, Keyring]:
-        """(resourceVersion, "" where there is no Secret yet; what it holds)."""
+        """(resourceVersion, "" if there is no Secret yet; the keyring)."""
         try:
             body = await self._cluster.get(SECRET, self._namespace, self._secret_name)
         except NotFound:
@@ -148,7 +148,7 @@ class CertificateKeeper:
         return found
 
     async def _publish(self, kind: Kind, found: dict[str, Any], bundle: bytes) -> None:
-        """Put the bundle into every webhook of a configuration that does not carry it."""
+        """Set the bundle on every webhook of a configuration that lacks it."""
         if _carries(found, bundle):
             return
         encoded = base64.b64encode(bundle).decode()
@@ -174,13 +174,13 @@ class CertificateKeeper:
 
 
 def service_names(service: str, namespace: str) -> tuple[str, ...]:
-    """DNS names of the Service, for the API server and for people."""
+    """DNS names of the Service, short and fully qualified."""
     name = f"{service}.{namespace}.svc"
     return name, f"{name}.cluster.local", f"{service}.{namespace}"
 
 
 def read_keyring(data: dict[str, str]) -> Keyring:
-    """The keyring in a Secret's data. What cannot be decoded counts as missing, and is made anew."""
+    """The keyring in a Secret's data. Parts that cannot be decoded count as missing and are recreated."""
     pairs = {
         field: Pair(certificate, key)
         for field, stem in _PAIRS.items()
@@ -192,16 +192,16 @@ def read_keyring(data: dict[str, str]) -> Keyring:
         pairs["authority"] = Pair(signing, pairs["authority"].key)
     return Keyring(
         **pairs,
-        trusted_since=_moment(data, TRUSTED_SINCE),
+        trusted_since=_time_of(data, TRUSTED_SINCE),
         retiring=tuple(
             found for found in others if is_certificate(found) and (following is None or found != following.certificate)
         ),
-        retire_at=_moment(data, RETIRE_AT),
+        retire_at=_time_of(data, RETIRE_AT),
     )
 
 
 def write_keyring(keyring: Keyring) -> dict[str, str | None]:
-    """The Secret's data as a merge patch: null for what is no longer there."""
+    """The Secret's data as a merge patch, with null for removed keys."""
     values: dict[str, bytes] = {}
     for field, stem in _PAIRS.items():
         pair: Pair | None = getattr(keyring, field)
@@ -219,7 +219,7 @@ def _value(data: dict[str, str], key: str) -> bytes:
         return b""
 
 
-def _moment(data: dict[str, str], key: str) -> int:
+def _time_of(data: dict[str, str], key: str) -> int:
     value = _value(data, key)
     try:
         return to_ms(value.decode()) if value else 0
@@ -231,18 +231,18 @@ _END = b"-----END CERTIFICATE-----\n"
 
 
 def _split(bundle: bytes) -> list[bytes]:
-    """The certificates of a bundle, each as PEM."""
+    """The certificates in a bundle, each as PEM."""
     return [part + _END for part in bundle.split(_END) if part.strip()]
 
 
 def _carries(found: dict[str, Any], bundle: bytes) -> bool:
-    """Every webhook of a configuration trusts exactly the bundle."""
+    """Whether every webhook of a configuration trusts exactly the bundle."""
     encoded = base64.b64encode(bundle).decode()
     return all((hook.get("clientConfig") or {}).get("caBundle", "") == encoded for hook in found.get("webhooks") or [])
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Swap a file's content at once; readable by this user only."""
+    """Replace a file atomically; readable by this user only."""
     fresh = path.with_name(f".{path.name}.new")
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""One replica: journal, loop, informers, lease and writer put together on a cluster port.
+"""One replica: journal, loop, informers, lease and writer assembled on a cluster port.
 
-Owns who may decide when: a leader decides once every kind is listed and the devices have been listed again after
-its term began, and not while a watch is deaf (J5, N7). Knows nothing of webhooks, of the command line or of which
-cluster it is.
+Owns who may decide when: a leader decides once every kind is listed and the devices have been listed again after its
+term began, and not while a watch is stalled (J5, N7). Knows nothing of webhooks, the command line or which cluster it
+is.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LeaseTimes(msgspec.Struct, frozen=True):
 
 
 class Controller:
-    """Assembled but not running; `run` is its life."""
+    """Assembled in the constructor; `run` runs it."""
 
     def __init__(
         self,
@@ -109,11 +109,11 @@ class Controller:
 
     @property
     def synced(self) -> bool:
-        """The state may be answered from (W6)."""
+        """Whether webhooks may answer from the state (W6)."""
         return self.state.synced
 
     def problems(self) -> list[str]:
-        """Why liveness should fail: a deaf watch or a stuck loop (N7)."""
+        """Why liveness should fail: a stalled watch or a stuck loop (N7)."""
         now = self._timing.timer()
         found = self.informers.unhealthy(now)
         if now - self.loop.last_beat > STUCK_LOOP_SECONDS:
@@ -126,7 +126,7 @@ class Controller:
         return found | ({"Lease": self.elector.problem} if self.elector.problem else {})
 
     def unread(self) -> list[str]:
-        """Kinds not listed yet, each with the reason (W6)."""
+        """Kinds not listed yet, with the reason for each (W6)."""
         return [
             f"{name} ({informer.problem})" if informer.problem else name
             for name, informer in self.informers.of.items()
@@ -140,8 +140,8 @@ class Controller:
     # Life
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until `stop`, then drain: no more decisions, writes finish, the lease is given back, the journal is
-        left with a snapshot (N1). Raises whatever ends a part of it (C42)."""
+        """Run until `stop`, then drain: no more decisions, writes finish, the lease is released, the journal gets a
+        snapshot (N1). Raises whatever ends one of its parts (C42)."""
         self.loop.submit(events.ControllerStarted(self.identity, self._build))
         settings = msgspec.Raw(msgspec.json.encode(self._settings))
         self.loop.submit(events.SettingsLoaded(settings))
@@ -236,14 +236,14 @@ class Controller:
         marked = self._timing.timer()
         while True:
             await self._timing.sleep(WATCHDOG_SECONDS)
-            deaf = self.informers.unhealthy(self._timing.timer())
+            stalled = self.informers.unhealthy(self._timing.timer())
             if self._timing.timer() - marked >= MARK_SECONDS and self._mark():
                 marked = self._timing.timer()
-            if deaf and self._announced is not None:
-                self._end_term(f"deaf: {'; '.join(deaf)}")
+            if stalled and self._announced is not None:
+                self._end_term(f"watch stalled: {'; '.join(stalled)}")
                 continue
             if self._announced is not None and not self.state.leading and not self.loop.backlog:
                 self._end_term("another leader's fence was seen")
             waits = self._announced is None and (self._term is None or self._term.done())
-            if not deaf and waits and self.elector.epoch is not None and not self._stopping:
+            if not stalled and waits and self.elector.epoch is not None and not self._stopping:
                 self._acquired(self.elector.epoch)

@@ -1,10 +1,9 @@
 """Leader election: at most one replica decides, and each term has its own epoch (J5, C42).
 
-Owns the Lease object and the arithmetic of its deadlines. What a leader does, and what becomes of writes under
-way when a term ends, is the loop's and the writer's business. Takes part in the protocol of client-go's
-`leaderelection`; the sums that make two leaders impossible: a holder believes in its lease for `renew_seconds`
-from before its last successful request was SENT, a challenger waits `lease_seconds` from after it last SAW the
-lease change, and the first is shorter than the second.
+Owns the Lease object and the arithmetic of its deadlines. The loop and the writer own what a leader does and what
+happens to writes in flight when a term ends. Follows the protocol of client-go's `leaderelection`. Two leaders are
+impossible because a holder trusts its lease for `renew_seconds` from before its last successful request was SENT, a
+challenger waits `lease_seconds` from after it last SAW the lease change, and the first is shorter than the second.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ RETRY_SECONDS = 2.0
 
 
 class WorkEnded(RuntimeError):
-    """The work the lease is held for ended by itself or failed: the process must end too (C42)."""
+    """The work protected by the lease ended or failed: the process must end too (C42)."""
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
@@ -48,7 +47,7 @@ class _Lease(msgspec.Struct):
 
 
 class LeaderElector:
-    """Competes for one Lease until stopped; `acquired` and `lost` are called from its task, in turns."""
+    """Competes for one Lease until stopped; `acquired` and `lost` are called alternately from its task."""
 
     def __init__(
         self,
@@ -66,10 +65,9 @@ class LeaderElector:
         renew_seconds: float = RENEW_SECONDS,
         retry_seconds: float = RETRY_SECONDS,
     ) -> None:
-        """`identity` must be this process's alone (a pod's name is not: a restarted container keeps it).
-        `clock`: ms since the epoch. `timer`: seconds, monotonic. `acquired` is given the epoch, which grows
-        with every term; `lost` is given the reason. Raises ValueError for durations that would allow two
-        leaders."""
+        """`identity` must be unique to this process (a pod's name is not: a restarted container keeps it). `clock`:
+        ms since the epoch. `timer`: seconds, monotonic. `acquired` is given the epoch, which grows with every term;
+        `lost` is given the reason. Raises ValueError for durations that would allow two leaders."""
         if not 0 < retry_seconds < renew_seconds < lease_seconds:
             raise ValueError(
                 f"lease durations must satisfy 0 < retry ({retry_seconds} s) < renew ({renew_seconds} s) "
@@ -103,10 +101,10 @@ class LeaderElector:
         return self.epoch is not None and now - self._renewed < self._renew_seconds
 
     async def run(self, stop: asyncio.Event, work: asyncio.Future[Any]) -> None:
-        """Compete until `stop`, then give the lease back, so that another takes over within its retry period.
+        """Compete until `stop`, then release the lease, so that another replica takes over within its retry period.
 
-        Set `stop` when no more writes will be sent. When `work` ends before that, the lease is given back and
-        `WorkEnded` is raised: a lease must not be renewed for work that is dead (C42).
+        Set `stop` once no more writes will be sent. If `work` ends before that, the lease is released and `WorkEnded`
+        is raised: a lease must not be renewed for dead work (C42).
         """
         competing = asyncio.create_task(self._compete(), name="leader election")
         stopping = asyncio.create_task(stop.wait())
@@ -142,7 +140,7 @@ class LeaderElector:
             await self._sleep(min(self._retry_seconds, left) if self.leading else self._retry_seconds)
 
     async def _within(self, before: float, request: Awaitable[T]) -> T:
-        """The request's result, or `Unavailable` when it outlasts the lease."""
+        """The request's result; raises `Unavailable` if it would outlast the lease."""
         left = self._renewed + self._renew_seconds - before if self.leading else self._renew_seconds
         doing = asyncio.ensure_future(request)
         waiting = asyncio.ensure_future(self._sleep(left))
@@ -157,7 +155,7 @@ class LeaderElector:
             await asyncio.gather(doing, waiting, return_exceptions=True)
 
     async def _try_acquire(self) -> None:
-        """Take the lease if it is unheld, expired, or ours from a request whose answer was lost."""
+        """Take the lease if it is unheld, expired, or already ours from a request whose response was lost."""
         sent = self._timer()
         try:
             lease = await self._read()
@@ -211,8 +209,8 @@ class LeaderElector:
         self._renewed = sent
 
     async def _look_again(self) -> None:
-        """Someone wrote to the lease: another holder ends the term at once, anything else (a label, an earlier
-        renewal whose answer was lost) is renewed upon next time."""
+        """Read the lease after a conflict: another holder ends the term at once; anything else (a label, our own
+        renewal whose response was lost) is the basis of the next renewal."""
         try:
             lease = await self._read()
         except NotFound:
@@ -231,7 +229,7 @@ class LeaderElector:
         self._lost(why)
 
     async def _release(self, why: str) -> None:
-        """Give the lease back, best effort: it expires by itself otherwise."""
+        """Release the lease, best effort: it expires otherwise."""
         self._step_down(why)
         try:
             await self._within(self._timer(), self._hand_over())

@@ -1,8 +1,8 @@
 """Serialized event loop: drain, fold, decide, journal, then write (J1, J4).
 
-Owns the order of things: every event and every decision of a batch is committed to the journal before the first
-write of that batch is sent; writes are pipelined and their outcomes come back as events. Knows nothing of what
-is decided (`core.decide`) nor of how a write travels (`writer`).
+Owns the order: every event and decision of a batch is committed to the journal before the first write of that batch
+is sent; writes are pipelined and their outcomes return as events. Does not know what is decided (`core.decide`) or
+how a write is sent (`writer`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Observer(Protocol):
     def folded(self, count: int, seconds: float, backlog: int) -> None: ...
 
     def recorded(self, entry: Entry) -> None:
-        """A fact that is in the journal now: anything but a decision, outcomes of writes among them."""
+        """A fact that was just journaled: anything but a decision, including outcomes of writes."""
         ...
 
     def decided(self, entry: Entry, decision: Decision, seconds: float) -> None: ...
@@ -94,11 +94,11 @@ class Loop:
 
     @property
     def last_beat(self) -> float:
-        """When the loop last came round, by `timer`; an old value means it is stuck (liveness)."""
+        """When the loop last iterated, by `timer`; an old value means it is stuck (liveness)."""
         return self._beat
 
     async def run(self) -> None:
-        """Run until cancelled. Any exception ends it: a loop that cannot go on must not look alive (C42)."""
+        """Run until cancelled. Any exception ends it: a broken loop must not look alive (C42)."""
         while True:
             await self._wait()
             self.step()
@@ -122,11 +122,11 @@ class Loop:
         await asyncio.sleep(0)
 
     def _now(self) -> int:
-        """ms since the epoch for the next entries: never behind the journal, never standing still, never jumping.
+        """Time for the next entries in ms since the epoch: never behind the journal, never frozen, never stepping.
 
-        Where the clock was set back, or a wrong one wrote a future into the journal, time goes on from there, so
-        that every grace time still ends. Where it was set forward, time catches up at twice its pace: a grace time
-        that a jump ends at once would release a VM whose start is only on its way to us.
+        If the clock was set back, or a wrong clock wrote a future time into the journal, time continues from there,
+        so that every grace period still ends. If it was set forward, time is slewed at twice its pace: a step would
+        end grace periods at once and release a VM whose start has not reached us yet.
         """
         passed = round(self._timer() * 1000)
         lacking = self._clock() - passed - self._ahead
@@ -135,7 +135,7 @@ class Loop:
         return self._ahead + passed
 
     def step(self) -> bool:
-        """One batch: everything queued (bounded), what it decides, one commit, then the writes. Says whether
+        """Process one batch: everything queued (bounded), its decisions, one commit, then the writes. Returns whether
         anything was recorded."""
         at = max(self._now(), self.state.now)
         drained = self._drain(at)
@@ -197,6 +197,6 @@ class Loop:
             self.save()
 
     def save(self) -> None:
-        """Store a snapshot, so that replay and the next start begin here (J6)."""
+        """Store a snapshot, from which replays and the next start continue (J6)."""
         self._journal.snapshot(self.state.seq, self.state.now, snapshot.export(self.state), build=self._build)
         self._since_snapshot = 0

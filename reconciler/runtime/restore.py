@@ -1,6 +1,6 @@
 """Restores the placement state from the journal: nearest snapshot plus later entries (J6).
 
-Reads only; works on a journal that is being written. Neighbours: `core.snapshot` for the format.
+Read-only; works on a journal that is being written. Neighbours: `core.snapshot` for the format.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Progress = Callable[[int], None]
 
 
 def start(journal: Journal, *, seq: int | None = None, at: int | None = None) -> PlacementState:
-    """The state of the nearest snapshot at or before `seq` or `at`; the empty state where there is none."""
+    """The state of the nearest snapshot at or before `seq` or `at`; the empty state if there is none."""
     found = journal.nearest_snapshot(seq=seq, at=at)
     return PlacementState() if found is None else snapshot.restore(found.payload)
 
@@ -25,7 +25,7 @@ def start(journal: Journal, *, seq: int | None = None, at: int | None = None) ->
 def state_at(
     journal: Journal, *, seq: int | None = None, at: int | None = None, progress: Progress | None = None
 ) -> PlacementState:
-    """The state after entry `seq`, or after every entry up to time `at` (ms); the latest without either."""
+    """The state after entry `seq`, or after every entry up to time `at` (ms); by default the latest."""
     state = start(journal, seq=seq, at=at)
     for entry in journal.read(after=state.seq, until=seq):
         if at is not None and entry.at > at:

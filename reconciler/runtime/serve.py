@@ -1,7 +1,7 @@
 """`gpu-binder run`: one replica in production, from an empty process to a drained one (N1).
 
-Owns the order of start and stop and the health endpoints. Everything it starts is a part with its own rules:
-`controller`, the webhooks' `server`, `telemetry`, `certificates`.
+Owns the order of start and stop and the health endpoints. Starts `controller`, the webhooks' `server`, `telemetry`
+and `certificates`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ log = structlog.get_logger("gpu-binder")
 
 
 class Service:
-    """One replica on a real cluster. `run` returns when it was told to stop, and raises what made it fail."""
+    """One replica on a real cluster. `run` returns after `stop` and raises whatever made it fail."""
 
     def __init__(self, options: RunOptions, cluster: Cluster, settings: Settings, journal: SqliteJournal) -> None:
         self.options = options
@@ -101,7 +101,8 @@ class Service:
         self.metrics_port = 0
 
     async def run(self) -> None:
-        """Serve until `stop` is set, then drain: webhooks finish, the lease is given back, the journal is saved."""
+        """Serve until `stop` is set, then drain: webhooks finish, the lease is released, the journal gets a
+        snapshot."""
         health = web.AppRunner(self._health(), access_log=None)
         await health.setup()
         site = web.TCPSite(health, self.options.metrics_host, self.options.metrics_port)
@@ -123,27 +124,27 @@ class Service:
         controlling: asyncio.Future[Any] = asyncio.ensure_future(self.controller.run(halt))
         jobs = [
             self._prune(),
-            self._tell_troubles(),
+            self._log_blocking_conditions(),
             self.event_recorder.run(),
             *([self.keeper.run()] if self.keeper is not None else []),
         ]
-        beside: list[asyncio.Future[Any]] = [asyncio.ensure_future(job) for job in jobs]
+        others: list[asyncio.Future[Any]] = [asyncio.ensure_future(job) for job in jobs]
         stopping: asyncio.Future[Any] = asyncio.ensure_future(self.stop.wait())
         try:
-            await asyncio.wait({controlling, stopping, *beside}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({controlling, stopping, *others}, return_when=asyncio.FIRST_COMPLETED)
             if stopping.done():
                 log.info("draining")
                 await self.server.drain(linger_seconds=self.options.drain_seconds)
                 await self.admission.binding.finish_undoing()
             halt.set()
             await controlling
-            for task in beside:
+            for task in others:
                 if task.done():
                     task.result()
         finally:
-            for task in (controlling, stopping, *beside):
+            for task in (controlling, stopping, *others):
                 task.cancel()
-            await asyncio.gather(controlling, stopping, *beside, return_exceptions=True)
+            await asyncio.gather(controlling, stopping, *others, return_exceptions=True)
             with contextlib.suppress(Exception):
                 await self.server.drain()
             await health.cleanup()
@@ -156,14 +157,14 @@ class Service:
             log.error("certificate refused", why=why)
         self._certificate_problem = why
 
-    async def _tell_troubles(self) -> None:
+    async def _log_blocking_conditions(self) -> None:
         blocking = BlockingConditions(log)
         while True:
             await asyncio.sleep(BLOCKING_SECONDS)
             blocking.look(self.controller.blocking())
 
     async def _prune(self) -> None:
-        """Keep the journal within its age and size (J6)."""
+        """Prune the journal to its maximum age and size (J6)."""
         while True:
             await asyncio.sleep(PRUNE_SECONDS)
             before = now_ms() - round(self.options.journal_days * DAY_MILLISECONDS)
@@ -213,7 +214,7 @@ def _listening(what: str, host: str, port: int) -> Iterator[None]:
 
 
 def _keeper(options: RunOptions, cluster: Cluster) -> CertificateKeeper | None:
-    """The certificate keeper, None where the files are mounted."""
+    """The certificate keeper, None if the certificate files are mounted."""
     if not options.tls_secret:
         return None
     return CertificateKeeper(
@@ -241,7 +242,7 @@ class _SelfReview(msgspec.Struct):
 
 
 async def own_user(cluster: Cluster) -> str:
-    """The user name the API server knows us by; only it may set the template mark (K2)."""
+    """Our user name at the API server; only it may set the template annotation (K2)."""
     body = {"apiVersion": SELF_REVIEW.api_version, "kind": SELF_REVIEW.name}
     answer = await cluster.create(SELF_REVIEW, "", body)
     return msgspec.json.decode(answer, type=_SelfReview).status.user_info.username

@@ -1,7 +1,7 @@
 """Options of `gpu-binder run`, validated before anything starts.
 
-Owns the flags' meaning and their limits; every flag is also read from the environment as GPU_BINDER_RUN_FLAG. What
-the model depends on of it becomes `core.objects.Settings` and is journaled.
+Owns the meaning and limits of the flags; each is also read from the environment as GPU_BINDER_RUN_FLAG. Those the
+model depends on become `core.model.objects.Settings` and are journaled.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ MAX_PORT = 65_535
 
 
 class OptionError(ValueError):
-    """A flag's value that cannot work; the message names the flag and the way out."""
+    """An invalid flag value; the message names the flag and the remedy."""
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The flags of `run`, by their names. Durations in seconds unless the name says otherwise."""
+    """The flags of `run` by name. Durations are in seconds unless the name says otherwise."""
 
     namespace: str
     identity: str
@@ -60,7 +60,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "info"
 
     def check(self) -> None:
-        """Refuse what cannot work. Raises `OptionError`."""
+        """Validate the flags. Raises `OptionError`."""
         self._check_ranges()
         if not 0 < self.retry_seconds < self.renew_seconds < self.lease_seconds:
             raise OptionError(
@@ -94,7 +94,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
                 raise OptionError(f"{_flag(name)} is {getattr(self, name):g}; 0 or more")
 
     def settings(self) -> Settings:
-        """The part the model depends on."""
+        """The settings the model depends on."""
         return Settings(
             namespace=self.namespace,
             resource_names=_names(self.resource_names),

@@ -1,8 +1,8 @@
-"""Uninstalls gpu-binder without leaving anything that blocks the cluster (N6, C47).
+"""Uninstalls gpu-binder without leaving behind anything that blocks the cluster (N6, C47).
 
-Owns the order: webhook configurations first (nothing fails closed any more), then the controller (or it would put
-finalizers back), then our finalizers, so that no object and no namespace waits for a controller that is gone. Each
-step may be done again, and tolerates what is not there.
+Owns the order: webhook configurations first (so nothing fails closed), then the controller (it would restore
+finalizers), then our finalizers, so that no object or namespace waits for a controller that is gone. Every step is
+idempotent.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ STOP_SECONDS = 120.0
 
 
 class UninstallIncomplete(RuntimeError):
-    """Something of ours is left that blocks; the message names it and the way out."""
+    """Something that blocks the cluster is left; the message names it and the remedy."""
 
 
 class Uninstalled(msgspec.Struct, frozen=True):
-    """What was done. Zeros on a second run."""
+    """What was removed; zeros on a second run."""
 
     configurations: int = 0
     stopped: bool = False
@@ -70,8 +70,8 @@ async def uninstall(
     workload: str = "",
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Uninstalled:
-    """Remove what would block. `workload`: the controller's StatefulSet in `namespace`, "" where none runs. Raises
-    `UninstallIncomplete`, or the port's errors other than a passing `Unavailable`."""
+    """Remove everything that would block. `workload`: the controller's StatefulSet in `namespace`, "" if none runs.
+    Raises `UninstallIncomplete`, or the port's errors other than a passing `Unavailable`."""
     removed = 0
     for kind in (VALIDATING_WEBHOOKS, MUTATING_WEBHOOKS):
         removed += await UNINSTALL.call(partial(_delete, cluster, kind, webhook_config_name), sleep)
@@ -90,7 +90,7 @@ async def _delete(cluster: Cluster, kind: Kind, name: str) -> int:
 
 
 async def _stop(cluster: Cluster, namespace: str, workload: str, sleep: Callable[[float], Awaitable[None]]) -> bool:
-    """Scale the controller to nothing and wait until its pods are gone; False where there is none."""
+    """Scale the controller to zero and wait until its pods are gone; returns False if there is none."""
     body = {"spec": {"replicas": 0}}
     try:
         await UNINSTALL.call(lambda: cluster.patch(STATEFUL_SET, namespace, workload, body, subresource="scale"), sleep)
@@ -108,7 +108,7 @@ async def _stop(cluster: Cluster, namespace: str, workload: str, sleep: Callable
 
 
 async def _release_all(cluster: Cluster, kind: Kind, finalizer: str, sleep: Callable[[float], Awaitable[None]]) -> int:
-    """Take our finalizer off every object of a kind; how many had it. Objects are read again after a conflict."""
+    """Remove our finalizer from every object of a kind; returns how many had it. Rereads objects after a conflict."""
     count, problem = 0, ""
     for _ in range(ROUNDS):
         try:

@@ -1,4 +1,4 @@
-"""The wall clock of the process, as the journal counts it."""
+"""The wall clock of the process, in the journal's unit."""
 
 from __future__ import annotations
 

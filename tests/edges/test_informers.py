@@ -457,10 +457,10 @@ def test_B6_a_watch_that_lags_behind_a_read_takes_nothing_back() -> None:
     seen.listed(listing("10", device(version="10")), 0, 0)
     address = ("tenant-a", "d")
     seen.read(address, wire.decode_object(DEVICE, device(version="12", count=2)), 0, 0)
-    seen.told(line("MODIFIED", device(version="11")), 0, 0)
+    seen.watched(line("MODIFIED", device(version="11")), 0, 0)
     seen.read(address, wire.decode_object(DEVICE, device(version="11")), 0, 0)
     assert [msgspec.json.decode(event.object).get("count", 1) for event in told] == [1, 2, 2]  # type: ignore[attr-defined]
-    seen.told(line("MODIFIED", device(version="13")), 0, 0)
+    seen.watched(line("MODIFIED", device(version="13")), 0, 0)
     assert [summary(event) for event in told] == ["list d u1", "read d u1", "read d u1", "watch d u1"]
 
 
@@ -470,10 +470,10 @@ def test_R10_what_a_read_found_gone_does_not_come_back_from_a_lagging_watch_or_l
     seen.listed(listing("10", device()), 0, 0)
     seen.list_begins()
     seen.read(("tenant-a", "d"), None, 0, 0)
-    seen.told(line("MODIFIED", device(version="11", count=2)), 0, 0)
+    seen.watched(line("MODIFIED", device(version="11", count=2)), 0, 0)
     seen.listed(listing("11", device(version="11", count=2)), 0, 0)
-    seen.told(line("DELETED", device(version="12")), 0, 0)
-    seen.told(line("ADDED", device(uid="u2", version="13")), 0, 0)
+    seen.watched(line("DELETED", device(version="12")), 0, 0)
+    seen.watched(line("ADDED", device(uid="u2", version="13")), 0, 0)
     assert [summary(event) for event in told] == ["list d u1", "deleted d u1", "watch d u2"]
 
 
@@ -492,12 +492,12 @@ def test_B6_a_list_overtaken_by_a_read_loses_nothing() -> None:
 
 def test_J5_a_list_beside_the_watch_adds_what_it_knows_and_revives_nothing() -> None:
     seen, told = cache()
-    seen.told(line("ADDED", device(version="5")), 0, 0)
-    seen.told(line("ADDED", device("e", "u2", "6")), 0, 0)
+    seen.watched(line("ADDED", device(version="5")), 0, 0)
+    seen.watched(line("ADDED", device("e", "u2", "6")), 0, 0)
     seen.list_begins()
-    with seen.beside() as removed:
-        seen.told(line("DELETED", device(version="12")), 0, 0)
-        seen.told(line("MODIFIED", device("e", "u2", "13", count=3)), 0, 0)
+    with seen.listing_alongside() as removed:
+        seen.watched(line("DELETED", device(version="12")), 0, 0)
+        seen.watched(line("MODIFIED", device("e", "u2", "13", count=3)), 0, 0)
         beside = [device(version="5"), device("e", "u2", "10", count=2), device("f", "u3", "11")]
         seen.caught_up(listing("11", *beside), removed, 0, 0)
     assert [summary(event) for event in told[2:]] == ["deleted d u1", "watch e u2", "watch f u3"]
@@ -519,19 +519,19 @@ async def test_J5_a_new_leader_catches_up_on_a_watch_that_lags(cluster: KubeClus
 
 def test_R10_a_late_delete_of_the_old_object_changes_nothing() -> None:
     seen, told = cache()
-    seen.told(line("ADDED", device(uid="new")), 0, 0)
-    seen.told(line("DELETED", device(uid="old", version="11")), 0, 0)
+    seen.watched(line("ADDED", device(uid="new")), 0, 0)
+    seen.watched(line("DELETED", device(uid="old", version="11")), 0, 0)
     assert [summary(event) for event in told] == ["watch d new"]
 
 
 def test_R10_an_object_that_becomes_unreadable_keeps_its_identity() -> None:
     seen, told = cache()
-    seen.told(line("ADDED", device()), 0, 0)
+    seen.watched(line("ADDED", device()), 0, 0)
     nameless = b'{"metadata":{"name":"d","namespace":"tenant-a","uid":7,"resourceVersion":"11"}}'
-    seen.told(line("MODIFIED", nameless), 0, 0)
+    seen.watched(line("MODIFIED", nameless), 0, 0)
     assert isinstance(told[1], ObjectUnreadable)
     assert told[1].uid == "u1"
-    seen.told(line("DELETED", device(version="12")), 0, 0)
+    seen.watched(line("DELETED", device(version="12")), 0, 0)
     assert summary(told[2]) == "deleted d u1"
 
 
@@ -547,16 +547,16 @@ def report(at: str, name: str = "n1", **function: Any) -> Any:
 def test_R5_a_report_falls_silent_by_our_own_clock_and_its_return_is_told() -> None:
     """J3: reports that only say "still here" make no events; the clocks of nodes do not matter."""
     seen, told = cache(GPU_NODE)
-    seen.told(report("2020-01-01T00:00:10Z"), 0.0, 0)
-    seen.told(report("2020-01-01T00:00:20Z"), 100.0, 0)
+    seen.watched(report("2020-01-01T00:00:10Z"), 0.0, 0)
+    seen.watched(report("2020-01-01T00:00:20Z"), 100.0, 0)
     seen.silence(219.0)
     assert [summary(event) for event in told] == ["watch n1 u-n1"]
-    seen.told(report("2020-01-01T00:00:20Z"), 219.0, 0)
+    seen.watched(report("2020-01-01T00:00:20Z"), 219.0, 0)
     seen.silence(220.0)
     seen.silence(221.0)
-    seen.told(report("2020-01-01T00:00:20Z"), 222.0, 0)
+    seen.watched(report("2020-01-01T00:00:20Z"), 222.0, 0)
     assert [summary(event) for event in told] == ["watch n1 u-n1", "silent n1"]
-    seen.told(report("2020-01-01T00:00:30Z"), 223.0, 0)
+    seen.watched(report("2020-01-01T00:00:30Z"), 223.0, 0)
     seen.silence(224.0)
     seen.silence(343.0)
     assert [summary(event) for event in told[2:]] == ["watch n1 u-n1", "silent n1"]
@@ -573,15 +573,15 @@ def test_R5_a_silent_node_stays_silent_over_a_restart() -> None:
     assert told == []
     seen.silence(120.0)
     assert [summary(event) for event in told] == ["silent n2"]
-    seen.told(report("2020-01-01T00:00:20Z"), 130.0, 0)
+    seen.watched(report("2020-01-01T00:00:20Z"), 130.0, 0)
     assert summary(told[-1]) == "watch n1 u-n1"
 
 
 def test_R5_a_report_that_is_deleted_or_broken_is_not_waited_for() -> None:
     seen, told = cache(GPU_NODE)
-    seen.told(report("2020-01-01T00:00:10Z"), 0.0, 0)
-    seen.told(report("2020-01-01T00:00:20Z", healthy="yes"), 1.0, 0)
-    seen.told(report("2020-01-01T00:00:30Z", "n2"), 2.0, 0)
-    seen.told(wire.Removed(Key(GPU_NODE.name, "", "n2"), "u-n2"), 3.0, 0)
+    seen.watched(report("2020-01-01T00:00:10Z"), 0.0, 0)
+    seen.watched(report("2020-01-01T00:00:20Z", healthy="yes"), 1.0, 0)
+    seen.watched(report("2020-01-01T00:00:30Z", "n2"), 2.0, 0)
+    seen.watched(wire.Removed(Key(GPU_NODE.name, "", "n2"), "u-n2"), 3.0, 0)
     seen.silence(1_000.0)
     assert not any(isinstance(event, ReportSilenced) for event in told)

@@ -144,7 +144,7 @@ def test_j7_a_click_on_a_refusal_or_a_bar_shows_every_node_and_every_budget(brow
     browser.open(page(build(journal_of(world)), "journal.db"), tmp_path / "page.html")
     browser.click(browser.incidents(0)[2])
     browser.until("return document.getElementById('panel').textContent.includes('large')")
-    for words in ("NoFreeUnits", "Every node (2)", "n1", "n2", "Budgets on the way up", "tenant-root", "7"):
+    for words in ("NoFreeUnits", "Every node (2)", "n1", "n2", "Budgets, nearest tenant first", "tenant-root", "7"):
         assert words in browser.panel, words
     browser.click(browser.bars()[0])
     browser.until("return document.getElementById('panel').textContent.includes('Bind')")

@@ -1,7 +1,7 @@
 """In-memory cluster with API server semantics, and simulated controllers around it.
 
-For the demo, the scenarios and the seeded simulation. `MemoryCluster` is the port, `ecosystem` are virt-api,
-virt-controller, the scheduler and the kubelets.
+Used by the demo, the scenarios and the seeded simulation. `MemoryCluster` implements the port; `ecosystem` simulates
+virt-api, virt-controller, the scheduler and the kubelets.
 """
 
 from reconciler.cluster.memory.admission import Identity, Webhook

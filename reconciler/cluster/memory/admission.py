@@ -1,9 +1,9 @@
-"""The admission chain: webhooks called in order, patches applied, called again when a later one changed it.
+"""The admission chain: calls webhooks in order, applies their patches, and reinvokes them after later changes.
 
-Owns the order, the selection, the AdmissionReview and what becomes of an answer (B4). The rules are those of
+Owns the order, the selection, the AdmissionReview and the handling of responses (B4). The rules are those of
 k8s.io/apiserver's mutating dispatcher: a webhook is called again at most once, only if it asks for it
-(`reinvocation`) and another webhook changed the object after it, and then with a new review uid.
-Source: https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
+(`reinvocation`) and another webhook changed the object after it, and then with a new review uid. Source:
+https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Review = dict[str, Any]
 
 
 class Webhook(msgspec.Struct, frozen=True):
-    """One entry of a webhook configuration. `call` takes an AdmissionReview and answers one, both as JSON values.
+    """One entry of a webhook configuration. `call` takes and returns an AdmissionReview as JSON values.
 
     `kinds`: kind names; `object_selector`: labels the object (or the old one) must carry; `reinvocation`:
     reinvocationPolicy IfNeeded; `fail_closed`: failurePolicy Fail.
@@ -50,14 +50,14 @@ class Webhook(msgspec.Struct, frozen=True):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who asks, as authentication found out."""
+    """The authenticated caller."""
 
     username: str
     groups: tuple[str, ...] = ()
 
 
 class Attributes(msgspec.Struct, frozen=True):
-    """What a request is, apart from its object. `name` is "" while the server has still to generate one."""
+    """A request's attributes, apart from its object. `name` is "" until the server has generated one."""
 
     operation: str
     kind: Kind
@@ -102,7 +102,7 @@ class Admission:
         return document
 
     async def validate(self, request: Attributes, document: Document | None) -> None:
-        """Ask the validating webhooks. Raises `Rejected` with the first no, by name."""
+        """Call the validating webhooks. Raises `Rejected` with the first denial, by name."""
         for webhook in self._chain(mutating=False):
             if _concerns(webhook, request, document):
                 await self._answer(webhook, request, document)
@@ -120,7 +120,7 @@ class Admission:
         return patched, patched != document
 
     async def _answer(self, webhook: Webhook, request: Attributes, document: Document | None) -> dict[str, Any]:
-        """The response of a yes, {} for a webhook that failed open. Raises `Rejected`."""
+        """The response that allows the request, {} if the webhook failed open. Raises `Rejected`."""
         uid = self._new_uid()
         review = _review(uid, request, document)
         try:
@@ -142,7 +142,7 @@ class Admission:
 
 
 def _failed(webhook: Webhook, why: str) -> None:
-    """A call that did not succeed refuses the request, unless the webhook fails open."""
+    """Handle a failed call: refuse the request unless the webhook fails open."""
     if webhook.fail_closed:
         raise Rejected(f'Internal error occurred: failed calling webhook "{webhook.name}": {why}')
 

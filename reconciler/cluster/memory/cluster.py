@@ -1,7 +1,7 @@
-"""The port to a cluster in this process: versions, conflicts, watches, admission, deletion (B4-B6, N7, N8).
+"""The in-memory cluster: versions, conflicts, watches, admission, deletion (B4-B6, N7, N8).
 
-Owns the assembly and who is asking. No randomness and no time of its own: the same calls under the same clock
-and the same faults give the same objects, names, uids and versions.
+Owns the assembly and the caller's identity. Has no randomness and no time of its own: the same calls with the same
+clock and faults give the same objects, names, uids and versions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Answerer = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class MemoryPort:
-    """The port `reconciler.cluster.port.Cluster` with one caller's identity."""
+    """`reconciler.cluster.port.Cluster` with one caller's identity."""
 
     def __init__(self, cluster: MemoryCluster, identity: Identity) -> None:
         self._cluster = cluster
@@ -107,7 +107,7 @@ class MemoryPort:
         preconditions: Preconditions | None = None,
         grace_seconds: int | None = None,
     ) -> None:
-        """See the port. `grace_seconds` 0 is a kubelet's word that the pod has stopped."""
+        """See the port. `grace_seconds` 0 is how a kubelet confirms that the pod has stopped."""
         conditions = preconditions or Preconditions()
 
         async def act() -> None:
@@ -134,8 +134,8 @@ class MemoryPort:
 class MemoryCluster(MemoryPort):
     """A cluster, and the port to it as its administrator. `clock`: ms since the epoch.
 
-    Controllers do not run by themselves: call `collect` (garbage collector, namespace controller) and the
-    players' steps. `faults`, when set, decides what goes wrong.
+    Controllers do not run by themselves: call `collect` (garbage collector, namespace controller) and the `step` of
+    the simulated controllers. `faults`, if set, injects failures.
     """
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -153,12 +153,12 @@ class MemoryCluster(MemoryPort):
             self.store.put(NAMESPACE, {**namespace, "status": {"phase": "Active"}})
 
     def as_user(self, username: str, groups: tuple[str, ...] = ()) -> MemoryPort:
-        """The same cluster for another caller; admission and the ledger see the name."""
+        """The same cluster for another caller; admission and the write log record the name."""
         return MemoryPort(self, Identity(username, (*groups, "system:authenticated")))
 
     @property
     def faults(self) -> Faults | None:
-        """Asked for every call and every watch event; None: nothing goes wrong."""
+        """Hook called for every call and watch event; None injects nothing."""
         return self.fault_injector.hook
 
     @faults.setter
@@ -172,7 +172,7 @@ class MemoryCluster(MemoryPort):
 
     @property
     def writes(self) -> tuple[Written, ...]:
-        """The ledger: every write the cluster took, in order; no-ops have `applied` False."""
+        """The write log: every accepted write in order; no-ops have `applied` False."""
         return tuple(self.store.writes)
 
     @property
@@ -180,11 +180,11 @@ class MemoryCluster(MemoryPort):
         return str(self.store.version)
 
     def collect(self) -> bool:
-        """One pass of the garbage collector and the namespace controller; says whether it changed anything."""
+        """One pass of the garbage collector and the namespace controller; returns whether it changed anything."""
         return self._collector.step()
 
     def compact(self) -> None:
-        """Forget all past versions: a watch from before now is `Expired` (N7)."""
+        """Discard all past versions: a watch from an earlier version is `Expired` (N7)."""
         self.store.compact()
 
     def uninstall_kind(self, kind: Kind) -> None:
@@ -196,11 +196,11 @@ class MemoryCluster(MemoryPort):
         self.store.install(kind)
 
     def tick(self) -> None:
-        """Tell the watches that the clock has moved."""
+        """Notify the watches that the clock has advanced."""
         self.watches.tick()
 
     def close_watches(self, kind: Kind | None = None) -> None:
-        """End the watches (of a kind) as a server that shuts down does."""
+        """End the watches (of a kind) as a server shutting down does."""
         self.watches.close(kind)
 
     def read_list(self, kind: Kind, selection: Selection) -> bytes:
@@ -217,7 +217,7 @@ class MemoryCluster(MemoryPort):
         return msgspec.json.encode(head)[:-1] + b',"items":[' + items + b"]}"
 
     def peek(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
-        """A copy of an object past all faults and ledgers, None where there is none."""
+        """A copy of an object, bypassing faults and the write log; None if there is none."""
         stored = self.store.get(kind, namespace, name)
         return copy.deepcopy(stored.document) if stored is not None else None
 

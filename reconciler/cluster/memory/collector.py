@@ -1,6 +1,6 @@
 """The garbage collector and the namespace controller of the in-memory cluster, one pass at a time.
 
-In a real cluster both run in the background, some time after the cause; here `Collector.step` is that time.
+In a real cluster both run in the background some time after the cause; here, when `Collector.step` is called.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ NAMESPACE_CONTROLLER = Identity("system:serviceaccount:kube-system:namespace-con
 
 
 class Collector:
-    """Deletes what lost all its owners, and empties namespaces that are being deleted."""
+    """Deletes objects whose owners are all gone, and empties namespaces that are being deleted."""
 
     def __init__(self, store: Store, verbs: Verbs) -> None:
         self._store = store
         self._verbs = verbs
 
     def step(self) -> bool:
-        """One pass; says whether it changed anything. Call again until it does not: what it deletes may own
-        more."""
+        """One pass; returns whether it changed anything. Repeat until it does not: deleted objects may own others."""
         if not self._store.loosened:
             return False
         self._store.loosened = False
@@ -43,7 +42,7 @@ class Collector:
         return [each for each in self._store.of_kind(NAMESPACE) if "deletionTimestamp" in each.metadata]
 
     def _empty(self, namespace: Stored) -> bool:
-        """Delete the content; the namespace itself once there is none."""
+        """Delete the content, then the namespace itself once empty."""
         name = namespace.key.name
         content = [stored for stored in self._store.everything() if stored.metadata.get("namespace") == name]
         if not content:

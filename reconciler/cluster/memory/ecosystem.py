@@ -1,7 +1,7 @@
 """Drives all simulated actors: hoster, tenants, KubeVirt, the scheduler and the kubelets.
 
-Owns short words for what people do to a cluster, and `settle_step`, in which every controller acts once. Nothing
-happens between the steps, so a run is the same each time.
+Owns shorthand for what people do to a cluster, and `settle_step`, in which every controller acts once. Nothing
+happens between steps, so runs are repeatable.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Ecosystem(Tenants):
         cluster.admission.register(virt_api())
 
     async def settle_step(self) -> bool:
-        """virt-controller, scheduler, kubelets and the cluster's own controllers, each once; says whether
+        """Run virt-controller, scheduler, kubelets and the cluster's own controllers once each; returns whether
         anything changed."""
         changed = [
             await self.virt_controller.step(),
@@ -66,12 +66,12 @@ class Ecosystem(Tenants):
         await self.cluster.create(NODE, "", node_body(name, allocatable, labels, memory, taints))
 
     async def allocatable(self, node: str, units: Mapping[str, int]) -> None:
-        """What the node's device plugins say now; names not given stay as they are."""
+        """Set what the node's device plugins offer; names not given are unchanged."""
         told = {"status": {"allocatable": units_told(units)}}
         await self.cluster.patch(NODE, "", node, told, subresource="status")
 
     async def ready(self, node: str, status: str = "True") -> None:
-        """`status`: True, False or Unknown; a node that is not Ready does nothing to its pods."""
+        """`status`: True, False or Unknown; the kubelet of a node that is not Ready is idle."""
         conditions = {"status": {"conditions": [ready_condition(status)]}}
         await self.cluster.patch(NODE, "", node, conditions, subresource="status")
 
@@ -79,14 +79,14 @@ class Ecosystem(Tenants):
         await self.cluster.patch(NODE, "", node, {"spec": {"unschedulable": on or None}})
 
     async def report(self, node: str, functions: Sequence[Function | Mapping[str, Any]]) -> None:
-        """A node agent's report, dated now."""
+        """Write a node agent's report with the current time."""
         if self.cluster.peek(GPU_NODE, "", node) is None:
             await self.cluster.create(GPU_NODE, "", {"metadata": {"name": node}})
         status = report_status(functions, timestamp(self.cluster.store.clock()))
         await self.cluster.patch(GPU_NODE, "", node, {"status": status}, subresource="status")
 
     async def namespace(self, name: str, labels: Mapping[str, str] | None = None) -> None:
-        """Make a namespace, or set labels of one that is there."""
+        """Create a namespace, or set labels of an existing one."""
         metadata = {"name": name, "labels": dict(labels or {})}
         await self._apply(NAMESPACE, "", name, {"metadata": metadata})
 
@@ -97,8 +97,8 @@ class Ecosystem(Tenants):
         quotas: Mapping[str, Any] | None = None,
         entitled: bool | None = None,
     ) -> str:
-        """Make a tenant or change its budgets, and return its namespace (R2). `name` without the prefix, "root"
-        for the root; `parent`: the namespace above; `entitled`: to vGPUs, None says nothing (K5)."""
+        """Create a tenant or change its budgets; returns its namespace (R2). `name` without the prefix, "root" for
+        the root; `parent`: the namespace above; `entitled`: to vGPUs, None leaves it unset (K5)."""
         release, owned = tenant_release(name, parent)
         labels = {} if entitled is None else {ENTITLEMENT_LABEL: str(entitled).lower()}
         await self.namespace(owned, labels)
@@ -122,7 +122,7 @@ class Ecosystem(Tenants):
         await self.cluster.create(CLASS, "", class_body(name, resource_name, mode, max_count, display_name))
 
     async def finish(self, namespace: str, name: str, phase: str = "Succeeded") -> None:
-        """The guest shuts down (`Succeeded`) or crashes (`Failed`): its launcher ends, virt-controller follows."""
+        """The guest shuts down (`Succeeded`) or crashes (`Failed`): its launcher ends and virt-controller reacts."""
         vmi = self.cluster.peek(VMI, namespace, name) or {}
         listed = sorted((vmi.get("status") or {}).get("activePods") or {})
         ended = {"status": {"phase": phase}}
@@ -135,7 +135,7 @@ class Ecosystem(Tenants):
             await self.cluster.patch(VMI, namespace, name, ended, subresource="status")
 
     async def stop(self, namespace: str, name: str) -> None:
-        """A tenant deletes a VMI; it is gone once its launcher is."""
+        """Delete a VMI as a tenant; it is gone once its launcher is."""
         await self.tenant_port.delete(VMI, namespace, name)
 
     async def _apply(self, kind: Kind, namespace: str, name: str, body: Document) -> None:

@@ -1,7 +1,7 @@
-"""Fault injection between a caller and the cluster, decided per call by a hook.
+"""Fault injection between a caller and the cluster, chosen per call by a hook.
 
-Owns the shape of a call and of a fault, and the calls that are held. Never decides by itself: with no hook set
-nothing goes wrong, and the same hook gives the same faults.
+Owns the types of calls and faults, and the calls being held. Without a hook nothing fails; the same hook gives the
+same faults.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Answer = TypeVar("Answer")
 
 
 class Fault(StrEnum):
-    """CONFLICT and the three of an answer are for verbs; the last three for a watch (`watch`: as it opens,
-    `event`: before one of its events)."""
+    """CONFLICT and the three response faults apply to verbs; the last three to watches (`watch`: on opening, `event`:
+    before one of its events)."""
 
     CONFLICT = "conflict"
     UNAVAILABLE = "unavailable"
@@ -42,8 +42,8 @@ class Fault(StrEnum):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One request, or one event about to be sent on a watch (`verb` "event"). `key.name` is "" for a list, a
-    watch of many and a create with generateName."""
+    """A request, or an event about to be sent on a watch (`verb` "event"). `key.name` is "" for a list, a watch of
+    many and a create with generateName."""
 
     verb: str
     kind: str
@@ -57,7 +57,7 @@ Faults = Callable[[Call], Fault | None]
 
 
 class Held(msgspec.Struct, eq=False):
-    """A call that waits; `release` lets it go on."""
+    """A held call; `release` lets it continue."""
 
     call: Call
     gate: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
@@ -67,7 +67,7 @@ class Held(msgspec.Struct, eq=False):
 
 
 class FaultInjector:
-    """Applies the faults chosen by the hook. `held`: the waiting calls, oldest first."""
+    """Applies the faults chosen by the hook. `held`: the held calls, oldest first."""
 
     def __init__(self) -> None:
         self.hook: Faults | None = None
@@ -77,7 +77,7 @@ class FaultInjector:
         return self.hook(call) if self.hook is not None else None
 
     async def run(self, call: Call, act: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Do `act` under the fault that `call` meets. Raises what the fault says, or what `act` raises."""
+        """Run `act` under the fault chosen for `call`. Raises the fault's error, or what `act` raises."""
         fault = self.of(call)
         if fault is Fault.CONFLICT:
             raise Conflict(f"{call.key}: the object has been modified; please apply your changes to the latest version")

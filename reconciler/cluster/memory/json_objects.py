@@ -1,4 +1,4 @@
-"""What an API server does to one JSON object: merge patch, defaults, what a caller may not touch, selectors.
+"""API server processing of a single JSON object: merge patch, defaults, read-only fields, selectors.
 
 Pure functions on plain JSON values. Knows nothing of versions, storage or admission (`store`, `admission`).
 Source: https://kubernetes.io/docs/reference/using-api/api-concepts/
@@ -42,7 +42,7 @@ def is_custom(kind: Kind) -> bool:
 
 
 def qualified(kind: Kind) -> str:
-    """The resource as the API server's messages name it."""
+    """The resource name used in API server messages."""
     return f"{kind.plural}.{kind.group}" if kind.group else kind.plural
 
 
@@ -52,7 +52,7 @@ def timestamp(at: int) -> str:
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """RFC 7386; the inputs stay as they are, the answer shares nothing with them."""
+    """Apply a merge patch (RFC 7386); returns a deep copy."""
     if not isinstance(patch, Mapping):
         return copy.deepcopy(patch)
     merged = copy.deepcopy(target) if isinstance(target, dict) else {}
@@ -65,8 +65,8 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def for_create(kind: Kind, namespace: str, body: Document) -> Document:
-    """A new object as the API server sees it before admission: type and namespace set, what only the server
-    writes removed, defaults filled in. Raises `Rejected`."""
+    """A new object as the API server passes it to admission: type and namespace set, server-owned fields removed,
+    defaults filled in. Raises `Rejected`."""
     made = copy.deepcopy(body)
     metadata = made.setdefault("metadata", {})
     if metadata.get("resourceVersion"):
@@ -89,7 +89,7 @@ def for_create(kind: Kind, namespace: str, body: Document) -> Document:
 
 
 def with_defaults(kind: Kind, document: Document) -> Document:
-    """Fill in, in place, what the schema or the server defaults and the model reads."""
+    """Set, in place, the schema and server defaults that the model reads."""
     spec = document.get("spec")
     if kind.name == DEVICE.name and isinstance(spec, dict):
         spec.setdefault("count", 1)
@@ -102,7 +102,7 @@ def with_defaults(kind: Kind, document: Document) -> Document:
 
 
 def _default_requests(spec: Any) -> None:
-    """A pod's limit without a request is its request."""
+    """A container's limit without a request becomes its request."""
     for field in ("containers", "initContainers"):
         for container in (spec or {}).get(field) or []:
             resources = container.get("resources") or {}
@@ -111,8 +111,8 @@ def _default_requests(spec: Any) -> None:
 
 
 def for_update(kind: Kind, current: Document, wanted: Document, subresource: str) -> Document:
-    """What an update may make of `current`: its own half (status or the rest), never the server's fields.
-    `resourceVersion` stays as the caller gave it, as a precondition."""
+    """Apply an update to `current`: only its own part (status or the rest), never server-owned fields.
+    `resourceVersion` is kept as the caller's precondition."""
     version = wanted.get("metadata", {}).get("resourceVersion")
     if subresource == "status":
         made = copy.deepcopy(current)
@@ -139,7 +139,8 @@ def for_update(kind: Kind, current: Document, wanted: Document, subresource: str
 
 
 def changes_spec(kind: Kind, old: Document, new: Document) -> bool:
-    """Whether the generation grows: anything but metadata, and but the status where it is a subresource."""
+    """Whether the generation increases: any change outside metadata, and outside the status if it is a
+    subresource."""
     ignored = {"metadata", "status"} if kind.name in WITH_STATUS else {"metadata"}
     return {key: value for key, value in old.items() if key not in ignored} != {
         key: value for key, value in new.items() if key not in ignored
@@ -156,7 +157,7 @@ def labels_of(document: Document | None) -> dict[str, str]:
 
 def parse_selector(text: str) -> list[tuple[str, str, str]]:
     """A label selector as (key, operator, value) with the operators `=`, `!=`, `exists` and `absent`. Raises
-    `Rejected` for the set-based form, which this cluster does not know."""
+    `Rejected` for the set-based form, which the in-memory cluster does not support."""
     requirements = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         if any(character in part for character in "() \t<>"):

@@ -1,7 +1,7 @@
 """Simulated KubeVirt: virt-api's mutating webhook and virt-controller.
 
-Owns what a launcher pod takes over from its VMI and how the VMI's status follows the pod. virt-handler and the
-guest are folded into "the pod runs, so the VMI runs".
+Owns what a launcher pod inherits from its VMI and how the VMI's status follows the pod. virt-handler and the guest
+are reduced to "if the pod runs, the VMI runs".
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STARTED = ("Scheduling", "Scheduled", "Running")
 
 
 def virt_api() -> Webhook:
-    """virt-api's mutator of VMIs: the last in the order of names, so what it adds calls earlier webhooks again."""
+    """virt-api's mutating webhook for VMIs: last in the order of names, so its changes reinvoke earlier webhooks."""
     return Webhook("virt-api-mutator", _mutate, (VMI.name,), mutating=True)
 
 
@@ -48,7 +48,7 @@ async def _mutate(review: Review) -> Review:
 
 
 def _defaults(vmi: Document) -> list[dict[str, Any]]:
-    """The JSON patch that adds what is missing; none when it was all added before."""
+    """The JSON patch that adds missing defaults; empty if all are present."""
     finalizers = vmi["metadata"].get("finalizers") or []
     patch: list[dict[str, Any]] = []
     if VMI_FINALIZER not in finalizers:
@@ -63,12 +63,12 @@ class VirtController:
     """Creates, tracks and deletes launcher pods."""
 
     def __init__(self, documents: Callable[..., list[Document]], port: Cluster) -> None:
-        """`documents(kind, namespace="")`: all objects there are now."""
+        """`documents(kind, namespace="")`: all current objects."""
         self._documents = documents
         self._port = port
 
     async def step(self) -> bool:
-        """Look at every VMI once; says whether anything changed or has to be tried again."""
+        """Sync every VMI once; returns whether anything changed or has to be retried."""
         changed = [await self._look_at(vmi) for vmi in self._documents(VMI)]
         return any(changed)
 
@@ -91,7 +91,7 @@ class VirtController:
             return True
 
     async def _take_down(self, vmi: Document, pods: list[Document]) -> bool:
-        """Pods first, then the last word on the VMI's phase, then the finalizer."""
+        """Delete pods first, then set the VMI's final phase, then remove the finalizer."""
         namespace, name = vmi["metadata"]["namespace"], vmi["metadata"]["name"]
         if pods:
             standing = [pod for pod in pods if not deleting(pod)]
@@ -107,7 +107,7 @@ class VirtController:
         return True
 
     async def launch(self, vmi: Document) -> bool:
-        """Make the launcher; a refusal is shown in the VMI's status and answered at the next step."""
+        """Create the launcher; a refusal is shown in the VMI's status and retried at the next step."""
         try:
             await self._port.create(POD, vmi["metadata"]["namespace"], launcher(vmi))
         except Rejected as error:
@@ -115,7 +115,7 @@ class VirtController:
         return True
 
     async def set_status(self, vmi: Document, status: dict[str, Any]) -> bool:
-        """Patch what differs; says whether anything did."""
+        """Patch what differs; returns whether anything did."""
         metadata, present = vmi["metadata"], vmi.get("status") or {}
         if merge_patch(present, status) == present:
             return False
@@ -124,7 +124,7 @@ class VirtController:
 
 
 def _status(vmi: Document, pods: list[Document]) -> dict[str, Any]:
-    """The VMI's status as its pods say, with null for what is no longer so."""
+    """The VMI's status derived from its pods, with null for fields to remove."""
     phase = phase_of(vmi)
     if not pods:
         return _gone(vmi, "Failed") if phase in _STARTED else _gone(vmi, phase)
@@ -159,7 +159,7 @@ def refused(message: str) -> Document:
 
 
 def launcher(vmi: Document) -> Document:
-    """The pod virt-controller makes: the VMI's labels, annotations and node rules, a unit for every device."""
+    """The launcher pod: the VMI's labels, annotations and node constraints, and one unit per device."""
     metadata, spec = vmi["metadata"], vmi.get("spec") or {}
     owner = {
         "apiVersion": VMI.api_version,
@@ -190,7 +190,7 @@ def launcher(vmi: Document) -> Document:
 
 
 def _resources(domain: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The domain's own resources, its guest memory, and one unit a device on top (KubeVirt sums both)."""
+    """The domain's resources, guest memory, plus one unit per device (KubeVirt adds both)."""
     own = domain.get("resources") or {}
     requests, limits = dict(own.get("requests") or {}), dict(own.get("limits") or {})
     if guest := (domain.get("memory") or {}).get("guest"):

@@ -1,6 +1,6 @@
 """The objects that hosters, tenants, kubelets and node agents write, as JSON values.
 
-Pure functions, shared by the players of the in-memory cluster and those of a real API server.
+Pure functions, shared by the simulated controllers on the in-memory cluster and on a real API server.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def report_status(functions: Sequence[Function | Mapping[str, Any]], reported_at
 
 
 def _function(function: Function | Mapping[str, Any]) -> Document:
-    """A function with the fields an agent always tells; the model leaves out what is its own default."""
+    """A function with the fields an agent always reports; the model omits its defaults."""
     if not isinstance(function, Function):
         return dict(function)
     told: Document = msgspec.to_builtins(function)
@@ -129,8 +129,8 @@ def vmi_body(
     memory: str = "4Gi",
     spec: Mapping[str, Any] | None = None,
 ) -> Document:
-    """A VMI with its references (K1): a string is a held device, a mapping a template. `name` ending in "-" is
-    left to the server to complete; `spec`: fields beside or instead of the guest's."""
+    """A VMI with its references (K1): a string is a held device, a mapping a template. `name` ending in "-" becomes
+    generateName; `spec`: fields added to or overriding the guest's."""
     metadata: Document = {"generateName" if name.endswith("-") else "name": name}
     if devices:
         items = [{"device": each} if isinstance(each, str) else {"template": dict(each)} for each in devices]
@@ -141,7 +141,7 @@ def vmi_body(
 
 
 def pod_body(name: str, requests: Mapping[str, int], node: str = "") -> Document:
-    """An ordinary pod that asks for resources by name; `node`: already on one."""
+    """An ordinary pod that requests resources by name; `node`: already bound to it."""
     container = {"name": "main", "image": "main", "resources": {"limits": units_told(requests)}}
     spec: dict[str, Any] = {"containers": [container]}
     if node:

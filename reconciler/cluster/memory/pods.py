@@ -1,8 +1,7 @@
-"""What the players read of pods and nodes: requests, allocatable, and node rules as kube-scheduler applies them.
+"""Requests, allocatable and node constraints of pods as kube-scheduler and kubelet evaluate them.
 
-Written against the Kubernetes documentation and not with the model's own readers, so that a player cannot share
-a mistake with the product.
-Source: https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/
+Written from the Kubernetes documentation and not with the model's own readers, so that the simulation cannot share a
+mistake with the product. Source: https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/
 """
 
 from __future__ import annotations
@@ -15,16 +14,17 @@ from reconciler.core.model.quantities import whole_bytes
 
 FINISHED = ("Succeeded", "Failed")
 COUNTED = ("memory",)
-"""Native resources the players count, beside every extended one."""
+"""Native resources counted, besides every extended one."""
 
 
 def amounts(resources: Mapping[str, Any] | None) -> dict[str, int]:
-    """Memory in bytes and extended resources in units of a resource list."""
+    """Amounts in a resource list: memory in bytes, extended resources in units."""
     return {name: whole_bytes(value) for name, value in (resources or {}).items() if name in COUNTED or "/" in name}
 
 
 def requests_of(pod: Document) -> dict[str, int]:
-    """A pod's effective request: containers and sidecars together, or the peak while the init containers run."""
+    """A pod's effective request: containers plus sidecars, or the peak while init containers run, whichever is
+    larger."""
     total: dict[str, int] = {}
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
@@ -78,7 +78,7 @@ def ready(node: Document) -> bool:
 
 
 def why_not(pod: Document, node: Document, taken: Mapping[str, int]) -> str:
-    """Why the scheduler leaves a node out, "" when it does not. `taken`: requests of the pods there."""
+    """Why the scheduler filters out a node, "" if it does not. `taken`: requests of the pods there."""
     spec, name = pod.get("spec") or {}, node["metadata"]["name"]
     labels = node["metadata"].get("labels") or {}
     if not ready(node):

@@ -1,6 +1,6 @@
 """Simulated kube-scheduler and kubelets: pods are scheduled, admitted or rejected, and removed.
 
-Owns when a pod moves on. A kubelet can be held, as on a node that is cut off: its pods then stay as they are.
+Owns pod phases. A kubelet can be paused, as on a partitioned node: its pods then keep their phase.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ POD_COLLECTOR = "system:serviceaccount:kube-system:pod-garbage-collector"
 
 
 def _age(pod: Document) -> tuple[str, int]:
-    """Oldest first; versions break ties within a second."""
+    """Sort key, oldest first; versions break ties within a second."""
     return pod["metadata"]["creationTimestamp"], int(pod["metadata"]["resourceVersion"])
 
 
 class Scheduler:
-    """Binds pods, the oldest first, to the first node by name that takes them."""
+    """Binds pods, oldest first, to the first feasible node by name."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
         self._port = cluster.as_user(SCHEDULER)
 
     async def step(self) -> bool:
-        """Try every pod without a node once; says whether anything changed or has to be tried again."""
+        """Try every unscheduled pod once; returns whether anything changed or has to be retried."""
         waiting = [
             pod
             for pod in self._cluster.store.documents(POD)
@@ -82,22 +82,21 @@ class Scheduler:
 
 
 class Kubelets:
-    """All kubelets, and the collector of pods whose node is gone."""
+    """All kubelets, and the garbage collection of pods whose node is gone."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
         self._held: set[str] = set()
 
     def hold(self, node: str) -> None:
-        """The node's pods stay as they are until `let_go`."""
+        """Pause a node's kubelet until `let_go`."""
         self._held.add(node)
 
     def let_go(self, node: str) -> None:
         self._held.discard(node)
 
     async def step(self) -> bool:
-        """Every kubelet looks at its pods once, the oldest first; says whether anything changed or has to be
-        tried again."""
+        """Every kubelet syncs its pods once, oldest first; returns whether anything changed or has to be retried."""
         pods = sorted((pod for pod in self._cluster.store.documents(POD) if node_of(pod)), key=_age)
         changed = [await self._look_at(pod) for pod in pods]
         return any(changed)
@@ -133,8 +132,8 @@ class Kubelets:
 
 
 def admission_status(pod: Document, node: Document, there: Iterable[Document]) -> dict[str, Any]:
-    """The status a kubelet gives a pod that arrives: it runs, or it has failed for good when the devices left by
-    the running pods of the node do not suffice (as the device manager decides)."""
+    """The status a kubelet gives a new pod: Running, or Failed for good if the node's running pods leave too few
+    devices (as the device manager decides)."""
     running = total_requests(each for each in there if phase_of(each) == "Running")
     allocatable = amounts((node.get("status") or {}).get("allocatable"))
     for resource, units in requests_of(pod).items():

@@ -1,7 +1,7 @@
-"""The objects, their versions and the recent past of an in-memory cluster, with the ledger of its writes.
+"""Object storage of the in-memory cluster: objects, versions, recent history and the write log.
 
-Owns the one resourceVersion counter, uids, what a watch may still start from, and who is told of a change.
-Knows nothing of rules: whoever calls has decided already (`verbs`, `collector`).
+Owns the resourceVersion counter, uids, the history a watch can start from, and notification of watches. Enforces no
+rules; callers do (`verbs`, `collector`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_GENERATED_BASE = 58
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """An object and its JSON; nobody changes `document` in place."""
+    """An object and its JSON; `document` is never changed in place."""
 
     kind: Kind
     document: Document
@@ -48,7 +48,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What a version did to an object; one of the two is None when it came or went."""
+    """One version's change to an object; `old` is None for a creation, `new` for a deletion."""
 
     version: int
     key: Key
@@ -58,7 +58,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """One accepted write. `applied` False: it changed nothing (a no-op), so no version was made."""
+    """One accepted write. `applied` False: a no-op that made no new version."""
 
     seq: int
     user: str
@@ -115,7 +115,7 @@ class Store:
         return [objects[at] for at in sorted(objects) if not namespace or at[0] == namespace]
 
     def documents(self, kind: Kind, namespace: str = "") -> list[Document]:
-        """The same as they are stored: to read, never to change."""
+        """The same without copies; read-only."""
         return [stored.document for stored in self.of_kind(kind, namespace)]
 
     def everything(self) -> Iterator[Stored]:
@@ -127,7 +127,7 @@ class Store:
         return str(uuid.uuid5(_UIDS, str(self._named)))
 
     def generated_name(self, base: str) -> str:
-        """`base` and five letters; the same cluster makes the same names again."""
+        """`base` plus five letters; deterministic per cluster."""
         self._named += 1
         number = uuid.uuid5(_UIDS, f"name {self._named}").int
         letters = []
@@ -150,7 +150,7 @@ class Store:
         return stored
 
     def remove(self, stored: Stored) -> Stored:
-        """The object as it was last, under the version of its removal."""
+        """Remove an object; returns its last state with the version of its removal."""
         del self._objects[stored.kind.name][(stored.key.namespace, stored.key.name)]
         del self.uids[stored.metadata["uid"]]
         self.loosened = True
@@ -183,19 +183,19 @@ class Store:
         )
 
     def since(self, kind: Kind, version: int) -> list[Change]:
-        """The changes after a version. Raises `Expired` when some of them are forgotten (N7)."""
+        """The changes after a version. Raises `Expired` if some have been compacted (N7)."""
         if version < self._forgotten.get(kind.name, 0):
             raise Expired(f"too old resource version: {version} ({self._forgotten[kind.name]})")
         return [change for change in self._history.get(kind.name, ()) if change.version > version]
 
     def compact(self) -> None:
-        """Forget the past: a watch can start from now on only."""
+        """Discard history: watches can only start from now on."""
         for kind in self._objects:
             self._forgotten[kind] = self.version
         self._history.clear()
 
     def uninstall(self, kind: Kind) -> None:
-        """The kind and all its objects are gone (N8)."""
+        """Remove the kind and all its objects (N8)."""
         for stored in self.of_kind(kind):
             self.remove(stored)
         self._missing.add(kind.name)

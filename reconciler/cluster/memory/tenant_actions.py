@@ -1,4 +1,4 @@
-"""What tenants do to a cluster, in short words, on whatever port they have: the in-memory cluster's or a real one's."""
+"""Shorthand for what tenants do to a cluster, on the in-memory port or a real one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reconciler.core.model.objects import DEVICE, POD, VMI
 
 
 def document(raw: bytes) -> Document:
-    """An API server's answer as plain values."""
+    """An API server's response as plain values."""
     found: Document = msgspec.json.decode(raw)
     return found
 
@@ -25,7 +25,7 @@ class Tenants:
     tenant_port: Cluster
 
     async def order(self, namespace: str, name: str, class_name: str, count: int = 1) -> Document:
-        """A tenant orders a device. Raises `Rejected` with the refusal."""
+        """Order a device. Raises `Rejected` with the refusal."""
         return document(await self.tenant_port.create(DEVICE, namespace, device_body(name, class_name, count)))
 
     async def vmi(
@@ -38,10 +38,10 @@ class Tenants:
         spec: Mapping[str, Any] | None = None,
         dry_run: bool = False,
     ) -> Document:
-        """A tenant starts a VM. Returns when admission has answered; raises `Rejected` with the refusal."""
+        """Start a VM. Returns when admission has answered; raises `Rejected` with the refusal."""
         body = vmi_body(name, devices, memory=memory, spec=spec)
         return document(await self.tenant_port.create(VMI, namespace, body, dry_run=dry_run))
 
     async def pod(self, namespace: str, name: str, requests: Mapping[str, int], node: str = "") -> Document:
-        """An ordinary pod of a tenant that asks for resources by name; `node`: already on one."""
+        """Create an ordinary pod that requests resources by name; `node`: already bound to it."""
         return document(await self.tenant_port.create(POD, namespace, pod_body(name, requests, node)))

@@ -1,6 +1,6 @@
 """Immutable fields and bounds of our own kinds (O1, O2), as far as the CRDs' schema and CEL rules state them.
 
-Only what callers of the in-memory cluster may run into; the whole schema is the real API server's business.
+Covers what callers of the in-memory cluster can violate; the real API server enforces the whole schema.
 """
 
 from __future__ import annotations

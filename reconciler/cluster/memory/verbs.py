@@ -1,7 +1,7 @@
 """Create, patch and delete by the API server's rules: namespaces, preconditions, admission, finalizers.
 
-Owns the order of these steps (k8s.io/apiserver's: lifecycle, mutating admission, schema, validating admission,
-storage). Admission may take its time, so what was read before it is compared again before anything is stored.
+Owns the order of steps (as in k8s.io/apiserver: lifecycle, mutating admission, schema, validating admission,
+storage). Admission may take time, so versions read before it are compared again before storing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Verbs:
     async def create(
         self, identity: Identity, kind: Kind, namespace: str, body: dict[str, Any], *, dry_run: bool
     ) -> Stored | Document:
-        """The stored object; for a dry run the document that would have been (B5). Raises the port's errors."""
+        """Create an object; for a dry run returns the document that would have been stored (B5). Raises the port's
+        errors."""
         self._store.require_kind(kind)
         document = for_create(kind, namespace, body)
         name = document["metadata"].get("name", "")
@@ -71,7 +72,7 @@ class Verbs:
         return stored
 
     def _check_namespace(self, kind: Kind, namespace: str, name: str) -> None:
-        """What the NamespaceLifecycle plugin checks, before any webhook is asked."""
+        """The NamespaceLifecycle plugin's checks, before any webhook is called."""
         if not kind.namespaced:
             return
         owner = self._store.get(NAMESPACE, "", namespace)
@@ -86,7 +87,7 @@ class Verbs:
     async def patch(
         self, identity: Identity, kind: Kind, namespace: str, name: str, body: dict[str, Any], subresource: str
     ) -> Stored:
-        """The object after a merge patch; one that changes nothing makes no version. Raises the port's errors."""
+        """Apply a merge patch; a no-op makes no new version. Raises the port's errors."""
         self._store.require_kind(kind)
         _check_subresource(kind, subresource)
         given = body.get("metadata") or {}
@@ -134,7 +135,8 @@ class Verbs:
         preconditions: Preconditions,
         grace_seconds: int | None,
     ) -> None:
-        """Remove an object, or mark it while finalizers or a kubelet hold it. Raises the port's errors."""
+        """Remove an object, or set its deletionTimestamp while finalizers or a kubelet hold it. Raises the port's
+        errors."""
         current = self._store.require(kind, namespace, name)
         wanted = {"uid": preconditions.uid, "resourceVersion": preconditions.resource_version}
         _check_preconditions(current, {field: value for field, value in wanted.items() if value})
@@ -146,7 +148,7 @@ class Verbs:
         self.terminate(identity, present, grace_seconds)
 
     def terminate(self, identity: Identity, current: Stored, grace_seconds: int | None = None) -> bool:
-        """Delete without asking anyone; says whether anything changed."""
+        """Delete without admission; returns whether anything changed."""
         grace = _grace(current) if grace_seconds is None else grace_seconds
         deleting = "deletionTimestamp" in current.metadata
         shorter = grace < current.metadata.get("deletionGracePeriodSeconds", 0)
@@ -229,7 +231,7 @@ def _check_finalizers(current: Stored, document: Document) -> None:
 
 
 def _grace(stored: Stored) -> int:
-    """Seconds a kubelet has to stop a pod; no time for a pod on no node or one that is finished."""
+    """Grace period in seconds; none for a pod without a node or a finished one."""
     document = stored.document
     if stored.kind.name != POD.name or not (document.get("spec") or {}).get("nodeName"):
         return 0
@@ -240,7 +242,7 @@ def _grace(stored: Stored) -> int:
 
 
 def _may_go(stored: Stored) -> bool:
-    """A deleted object that nothing holds any more."""
+    """Whether a deleted object can be removed: no finalizers and no grace period left."""
     metadata = stored.metadata
     return (
         "deletionTimestamp" in metadata

@@ -1,7 +1,7 @@
-"""Watches of the in-memory cluster: what a stream sends, when it ends, and how it can fail (N7).
+"""Watches of the in-memory cluster: events, bookmarks, timeouts and failures of streams (N7).
 
-Owns selection, bookmarks and the server's own timeout, by the cluster's clock. Many watches run side by side and
-none waits for another.
+Owns selection, bookmarks and the server's own timeout, by the cluster's clock. Watches run concurrently and
+independently.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BOOKMARK_INTERVAL_MS = 60_000
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """What of a kind a caller asked for; "" takes all."""
+    """Which objects of a kind a caller selected; "" selects all."""
 
     namespace: str = ""
     name: str = ""
@@ -31,7 +31,7 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 class Stream:
-    """One open watch: the lines it has still to send."""
+    """One open watch and its unsent lines."""
 
     def __init__(self, kind: Kind, selection: Selection) -> None:
         self.kind = kind
@@ -44,8 +44,8 @@ class Stream:
         self._requirements = parse_selector(selection.labels)
 
     def offer(self, change: Change) -> None:
-        """Queue a change; an object that no longer matches the selector is DELETED for this stream, one that
-        begins to is ADDED."""
+        """Queue a change; an object that stops matching the selector is DELETED for this stream, one that starts
+        matching is ADDED."""
         chosen = self._selection
         if chosen.namespace not in ("", change.key.namespace) or chosen.name not in ("", change.key.name):
             return
@@ -140,12 +140,12 @@ class Watches:
         return msgspec.json.encode({"type": "BOOKMARK", "object": bookmark})
 
     def tick(self) -> None:
-        """The clock was moved: streams whose time is over end, bookmarks that are due are sent."""
+        """The clock advanced: end streams that timed out and send bookmarks that are due."""
         for stream in self._streams:
             stream.wake.set()
 
     def close(self, kind: Kind | None = None) -> None:
-        """End the streams (of a kind) as a server does that shuts down; what is queued is still sent."""
+        """End the streams (of a kind) as a server shutting down does; queued events are still sent."""
         for stream in self._of(kind):
             stream.ended = True
             stream.wake.set()
@@ -158,12 +158,12 @@ class Watches:
             stream.wake.set()
 
     def silence(self, kind: Kind | None = None) -> None:
-        """Keep the streams (of a kind) open and say nothing more, not even that they are over (C38)."""
+        """Stall the streams (of a kind): they stay open without sending anything, not even their end (C38)."""
         for stream in self._of(kind):
             stream.silent = True
 
     def heal(self, kind: Kind | None = None) -> None:
-        """Silent streams send what they kept back."""
+        """Resume stalled streams and send what was held back."""
         for stream in self._of(kind):
             stream.silent = False
             stream.wake.set()
@@ -186,8 +186,8 @@ def _expired_line() -> bytes:
 
 
 async def _wait(stream: Stream, milliseconds: int | None) -> None:
-    """Until something happens to the stream, or for so long by the event loop's own clock: the caller asks the
-    cluster's clock again."""
+    """Wait for the stream or a short time by the event loop's clock, after which the caller checks the cluster's
+    clock again."""
     stream.wake.clear()
     try:
         async with asyncio.timeout(None if milliseconds is None else milliseconds / 1000):

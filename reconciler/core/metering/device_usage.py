@@ -58,7 +58,7 @@ def steps(before: Device | None, span: Span | None, now: Device, filed: Attribut
     of the entry, `gap`: until when the journal was unbroken (ms)."""
     state = _state(now)
     if state is None:
-        return [] if span is None else [Step(_moment(now, now.phase_since, at, span), None)]
+        return [] if span is None else [Step(_moment_of(now, now.phase_since, at, span), None)]
     what = _what(now, state, span, filed)
     since = _since(now, state)
     made: list[Step] = []
@@ -71,7 +71,7 @@ def steps(before: Device | None, span: Span | None, now: Device, filed: Attribut
         return [Step(between(since, max(span.start.at, gap), since), what)]
     if span is not None and not made and not _direct(span.what, what):
         return [Step(between(since, max(span.start.at, gap), since), what)]
-    return [*made, Step(_moment(now, since, at, span), what)]
+    return [*made, Step(_moment_of(now, since, at, span), what)]
 
 
 def _state(device: Device) -> UsageState | None:
@@ -93,7 +93,7 @@ def _since(device: Device, state: UsageState) -> int:
     return device.phase_since
 
 
-def _moment(device: Device, since: int, at: int, span: Span | None) -> Moment:
+def _moment_of(device: Device, since: int, at: int, span: Span | None) -> Moment:
     """The time the device reports; else the time of the observation with its bounds."""
     if since:
         return Moment(since)

@@ -18,7 +18,7 @@ from reconciler.core.capacity.coverage import Named
 from reconciler.core.metering import device_usage, pod_usage
 from reconciler.core.metering.attribution import Filing
 from reconciler.core.metering.intervals import Interval, Moment, Span, What, between, closed
-from reconciler.core.metering.pod_usage import PodMark
+from reconciler.core.metering.pod_usage import PodUsage
 from reconciler.core.metering.raw_usage import Owner, RawMeter, Removal, drop
 from reconciler.core.metering.state_view import Facts, Touched
 from reconciler.core.model.objects import CLASS, DEVICE, POD, RELEASE, VMI, Device, Model
@@ -26,7 +26,7 @@ from reconciler.core.model.objects import CLASS, DEVICE, POD, RELEASE, VMI, Devi
 METERED = frozenset({CLASS.name, DEVICE.name, POD.name, RELEASE.name, VMI.name})
 
 
-class DeviceMark(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+class DeviceUsage(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     """A device with usage: its last confirmed value and open span."""
 
     seen: Device
@@ -41,8 +41,8 @@ class Memory(Model, frozen=True, kw_only=True):
     began: int
     gap: int
     last_at: int
-    devices: list[DeviceMark]
-    pods: list[PodMark]
+    devices: list[DeviceUsage]
+    pods: list[PodUsage]
     parked: list[Interval]
 
 
@@ -53,7 +53,7 @@ class Meter:
         self.closed: list[Interval] = []
         self._began = self._gap = self._last_at = 0
         self._parked: list[Interval] = []
-        self._devices: dict[str, DeviceMark] = {}
+        self._devices: dict[str, DeviceUsage] = {}
         self._devices_of: dict[Owner, dict[str, None]] = {}
         self._in_namespace: dict[str, dict[str, None]] = {}
         self._names: frozenset[str] = frozenset()
@@ -189,7 +189,7 @@ class Meter:
                 self._close(mark, step.moment.not_before(mark.span.start.at))
                 mark = None
             elif mark is None:
-                mark = DeviceMark(seen=seen, span=Span(step.what, step.moment))
+                mark = DeviceUsage(seen=seen, span=Span(step.what, step.moment))
             else:
                 self._advance(mark, step.what, step.moment)
         if mark is not None:
@@ -200,12 +200,12 @@ class Meter:
                 if one is not None:
                     self._judge_launchers(state, one, since)
 
-    def _advance(self, mark: DeviceMark, what: What, moment: Moment) -> None:
+    def _advance(self, mark: DeviceUsage, what: What, moment: Moment) -> None:
         moment = moment.not_before(mark.span.start.at)
         self._emit(closed(mark.span, moment))
         mark.span = Span(what, moment)
 
-    def _close(self, mark: DeviceMark, end: Moment) -> None:
+    def _close(self, mark: DeviceUsage, end: Moment) -> None:
         self._emit(closed(mark.span, end))
         seen = mark.seen
         self._devices.pop(seen.uid, None)
@@ -213,7 +213,7 @@ class Meter:
             drop(self._devices_of, owner, seen.uid)
         drop(self._in_namespace, seen.namespace, seen.uid)
 
-    def _remember(self, mark: DeviceMark, before: Device | None, seen: Device) -> None:
+    def _remember(self, mark: DeviceUsage, before: Device | None, seen: Device) -> None:
         if before is not None and (owner := _owner(before)) is not None:
             drop(self._devices_of, owner, seen.uid)
         mark.seen = seen

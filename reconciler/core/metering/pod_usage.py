@@ -16,7 +16,7 @@ from reconciler.core.metering.intervals import Moment, Timeline, UsageState, Wha
 from reconciler.core.model.objects import POD, Pod, Vmi
 
 
-class PodMark(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+class PodUsage(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     """One pod with an extended resource. `seen`: its last unfinished value. `vmi_uid`: the VMI that listed
     it, from its first moment (U1b). `orphan`: that VMI is gone and its devices with it, so nothing covers it. `judged`:
     its raw use was evaluated once; `over`: its end is recorded and later observations change nothing."""
@@ -70,7 +70,7 @@ def unseen_end(deleting: int | None, last_seen: int, at: int, start: int) -> Mom
     return between(proven, proven, at)
 
 
-def raw_units(mark: PodMark, devices: Iterable[Named], names: Collection[str]) -> dict[str, int]:
+def raw_units(mark: PodUsage, devices: Iterable[Named], names: Collection[str]) -> dict[str, int]:
     """Units per name that no device covers while the pod runs. `devices`: those attached to its VMI's name."""
     pod = msgspec.structs.replace(mark.seen, phase="Running")
     vmi = None
@@ -79,7 +79,7 @@ def raw_units(mark: PodMark, devices: Iterable[Named], names: Collection[str]) -
     return coverage.raw_for_budget(pod, vmi, devices, names)
 
 
-def raw_what(mark: PodMark, name: str, units: int, tenants: tuple[str, ...]) -> What:
+def raw_what(mark: PodUsage, name: str, units: int, tenants: tuple[str, ...]) -> What:
     """A pod's raw units; its VMI only if proven (R7)."""
     pod = mark.seen
     return What(

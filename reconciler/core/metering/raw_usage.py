@@ -13,7 +13,7 @@ from reconciler.core.capacity.coverage import Named
 from reconciler.core.metering import pod_usage
 from reconciler.core.metering.attribution import Filing
 from reconciler.core.metering.intervals import Interval, Moment, Span, Timeline, between
-from reconciler.core.metering.pod_usage import PodMark
+from reconciler.core.metering.pod_usage import PodUsage
 from reconciler.core.metering.state_view import Facts
 from reconciler.core.model.objects import Pod
 
@@ -49,11 +49,11 @@ class RawMeter:
         self._filing = filing
         self._attached_to = attached
         self._emit = emit
-        self._pods: dict[str, PodMark] = {}
+        self._pods: dict[str, PodUsage] = {}
         self._pods_of: dict[Owner, dict[str, None]] = {}
         self._in_namespace: dict[str, dict[str, None]] = {}
 
-    def marks(self) -> list[PodMark]:
+    def marks(self) -> list[PodUsage]:
         return [self._pods[uid] for uid in sorted(self._pods)]
 
     def open(self, state: Facts, now: int) -> Iterator[Interval | Span]:
@@ -76,7 +76,7 @@ class RawMeter:
             return
         if mark is None:
             unproven = pod.terminal and (pod.vmi_name != "" or pod.finished <= began)
-            mark = PodMark(seen=pod_usage.slim(pod), over=unproven)
+            mark = PodUsage(seen=pod_usage.slim(pod), over=unproven)
             self.remember(mark)
         elif mark.seen.vmi_name != pod.vmi_name:
             self._forget(mark)
@@ -131,7 +131,7 @@ class RawMeter:
             mark = self._pods[uid]
             self._judge(state, mark, _about(state, mark.start) if moment is None else moment)
 
-    def _judge(self, state: Facts, mark: PodMark, moment: Moment) -> None:
+    def _judge(self, state: Facts, mark: PodUsage, moment: Moment) -> None:
         """What no device covers of the pod since `moment`; the first time, and when it turns out to be a launcher,
         since its start (U1b)."""
         if not self.ready or mark.start is None or mark.over:
@@ -152,7 +152,7 @@ class RawMeter:
         if mark.end is not None:
             self._end(state, mark, mark.end.not_before(mark.start.at))
 
-    def _end(self, state: Facts, mark: PodMark, end: Moment) -> None:
+    def _end(self, state: Facts, mark: PodUsage, end: Moment) -> None:
         for name in sorted(mark.lines):
             mark.lines[name].put(None, end)
             facts, _ = mark.lines[name].facts(state.settings.settle)
@@ -160,7 +160,7 @@ class RawMeter:
         mark.lines = {}
         mark.over = True
 
-    def _proven(self, state: Facts, mark: PodMark, attached: bool) -> bool:
+    def _proven(self, state: Facts, mark: PodUsage, attached: bool) -> bool:
         """Whether the pod's VMI lists it for the first time (R7). Once listed it stays that VMI's launcher; when
         another VMI stands under the name, or none and no device is attached, nothing covers it any more."""
         pod = mark.seen
@@ -178,14 +178,14 @@ class RawMeter:
 
     # Index
 
-    def remember(self, mark: PodMark) -> None:
+    def remember(self, mark: PodUsage) -> None:
         pod = mark.seen
         self._pods[pod.uid] = mark
         self._in_namespace.setdefault(pod.namespace, {})[pod.uid] = None
         if pod.vmi_name:
             self._pods_of.setdefault((pod.namespace, pod.vmi_name), {})[pod.uid] = None
 
-    def _forget(self, mark: PodMark) -> None:
+    def _forget(self, mark: PodUsage) -> None:
         pod = mark.seen
         self._pods.pop(pod.uid, None)
         drop(self._in_namespace, pod.namespace, pod.uid)

@@ -40,8 +40,11 @@ NOTICES: dict[str, tuple[str, str]] = {
     "Listed": ("GPUClass", "Permitted: KubeVirt's permittedHostDevices lists the resource name"),
     "NotListed": ("GPUClass", "Permitted: it does not"),
     "Served": ("GPUClass", "Ready: nodes serve the class"),
-    "NodesSilent": ("GPUClass", "Ready: the agents or kubelets of some nodes say nothing"),
-    "NodesDisagree": ("GPUClass", "Ready: a node's kubelet and its agent tell different numbers; the message has both"),
+    "NodesSilent": ("GPUClass", "Ready: the agents or kubelets of some nodes do not report"),
+    "NodesDisagree": (
+        "GPUClass",
+        "Ready: a node's kubelet and agent report different numbers; see the message",
+    ),
     "NoNodeServes": ("GPUClass", "not Ready: no node serves the resource name"),
     "NotPermitted": ("GPUClass", "not Ready: as NotListed"),
     "KindMissing": ("GPUClass", "not Ready: KubeVirt's or Flux's kinds are not installed; the message names them"),

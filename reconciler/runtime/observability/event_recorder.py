@@ -85,7 +85,7 @@ class EventRecorder:
         self._told: set[Notice] = set()
         self._dropped = 0
 
-    # What the loop tells
+    # Called by the loop
 
     def folded(self, count: int, seconds: float, backlog: int) -> None:
         """Publishes nothing."""

@@ -138,12 +138,12 @@ class LogDecisions:
             "message": decision.message,
             "missing": decision.missing,
         }
-        tell = self._log.info
+        write = self._log.info
         if decision.action in _QUIET:
-            tell = self._log.debug
+            write = self._log.debug
         elif decision.action in _WARNED:
-            tell = self._log.warning
-        tell(
+            write = self._log.warning
+        write(
             "decided",
             action=decision.action.value,
             kind=decision.kind,

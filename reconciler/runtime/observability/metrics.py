@@ -64,7 +64,7 @@ METRICS: dict[str, Metric] = {
         "Requests that a webhook of this replica denied, and orders that the binder left Pending, by reason.",
         ("reason",),
     ),
-    CONFLICTS: Metric(Type.COUNTER, "Writes that found their object moved on; each was decided anew or undone."),
+    CONFLICTS: Metric(Type.COUNTER, "Writes that found their object changed; each was decided again or undone."),
     UNITS: Metric(
         Type.GAUGE,
         "Units of a class as last published: served, bound, held, raw, free.",

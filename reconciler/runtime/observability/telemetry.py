@@ -95,7 +95,7 @@ class Telemetry(Collector):
         """(body, content type) of a scrape. To be called in the loop's thread."""
         return prometheus_client.generate_latest(self.registry), prometheus_client.CONTENT_TYPE_LATEST
 
-    # What the loop tells
+    # Called by the loop
 
     def folded(self, count: int, seconds: float, backlog: int) -> None:
         """One batch was folded."""
@@ -117,7 +117,7 @@ class Telemetry(Collector):
         """A batch is done; everything else is read on scrape."""
         self._journal, self._state = journal, state
 
-    # What the webhooks and informers tell
+    # Called by the webhooks and informers
 
     def answered(self, path: str, outcome: str) -> None:
         """A webhook answered: `Allowed`, a reason, or its word for a fault of ours."""

@@ -476,7 +476,7 @@
       make("td", { class: "number" }, line.budget === undefined || line.budget === null ? "none" : line.budget),
       make("td", { class: "number" }, line.charge),
       make("td", { class: "number" }, line.error ? line.error : line.left === undefined || line.left === null ? "" : line.left)));
-    return [make("h3", {}, "Budgets on the way up"), make("div", { class: "scroll" }, make("table", {},
+    return [make("h3", {}, "Budgets, nearest tenant first"), make("div", { class: "scroll" }, make("table", {},
       head(["Tenant", "Key", "Budget", "Charged", "Left"], [2, 3, 4]), make("tbody", {}, rows)))];
   }
 
