@@ -1,4 +1,4 @@
-"""Plays the kubelet for the chart's uninstall job: runs its command with its own account's token.
+"""Stands in for the kubelet for the chart's uninstall job: runs its command with its own account's token.
 
 The real Job controller makes the pod and counts it; nothing else of a node is needed for a hook.
 """

@@ -1,7 +1,7 @@
-"""Requests that the raw-name policy is asked about, with what it must say (V1, V2).
+"""Requests judged by the raw-name policy, with expected results (V1, V2).
 
-Plain data: who, where, what, and the words of the refusal ("" is let through). `A10` is in the published set,
-`VF` is another vendor's network function that is permitted and not a GPU.
+Plain data: who, where, what, and the text of the refusal ("" is allowed). `A10` is in the published set, `VF` is
+another vendor's network function that is permitted and not a GPU.
 """
 
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""The image's recipe and the chart's metadata (issue of the installation: pinned, non-root, labelled, logged)."""
+"""The Dockerfile and the chart's metadata: pinned, non-root, labelled."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Alerts, dashboard and runbook speak of metrics that exist and of each other (N2, N4)."""
+"""Alerts, dashboard and runbook refer to existing metrics and to each other (N2, N4)."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""With every replica down only orders, GPU budgets and starts with references wait (N3, C20)."""
+"""With every replica down, only orders, GPU budgets and starts with references are blocked (N3, C20)."""
 
 import pytest
 

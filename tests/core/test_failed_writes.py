@@ -1,4 +1,4 @@
-"""What becomes of writes that are rejected, dropped or conflict: no spinning, no one skipped, nobody blocked."""
+"""Rejected, dropped and conflicting writes: no busy retries, nothing skipped, nothing blocked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMIT = 50
 
 
 def refuse_all(world: World, answer: type[events.WriteRejected] | type[events.WriteDropped]) -> list[Decision]:
-    """Decide while every write is answered with a no; stops at `LIMIT` decisions."""
+    """Decide while every write is rejected; stops at `LIMIT` decisions."""
     made: list[Decision] = []
     while len(made) < LIMIT and (decision := decide(world.state)) is not None:
         made.append(decision)
@@ -29,7 +29,7 @@ def refuse_all(world: World, answer: type[events.WriteRejected] | type[events.Wr
 
 
 def held_back(world: World) -> list[tuple[str, Decision, int]]:
-    """The writes decided now, none of them answered."""
+    """The writes decided now, without outcomes yet."""
     world.refuse_writes = True
     world.run()
     world.refuse_writes = False

@@ -1,4 +1,4 @@
-"""One device that cannot be fenced blocks nobody; what an older leader may have under way always conflicts (J5)."""
+"""A device that cannot be fenced blocks no other; writes an older leader still has in flight always conflict (J5)."""
 
 from __future__ import annotations
 

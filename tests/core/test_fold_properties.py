@@ -1,7 +1,8 @@
-"""The fold against a naive twin after any sequence of events; arrival, restarts and hash seeds change nothing.
+"""The fold against a naive reference model after any sequence of events, independent of arrival order, restarts and
+hash seeds.
 
-Two kinds of worlds: `Facts` holds objects in any state anybody may have written (no leader), `Story` is led, its
-devices move by the binder's own decisions, with writes that land late or conflict.
+Two kinds of worlds: `Facts` holds objects in arbitrary states without a leader; in `Story` a leader's decisions move
+the devices, with writes that land late or conflict.
 """
 
 from __future__ import annotations
@@ -302,7 +303,7 @@ def test_r10_a_pod_that_names_another_vmi_later_and_goes_stops_nothing() -> None
 
 
 def arrive(objects: list[tuple[Kind, Object]], order: random.Random) -> tuple[dict[str, Any], list[bytes]]:
-    """The facts after a first list in some order, and the decisions of a leader then and later."""
+    """The facts after a first list in a given order, and a leader's decisions then and later."""
     world = World()
     world.objects = {(kind.name, item.namespace, item.name): item for kind, item in objects}
     world.version = len(objects) + 100
@@ -339,7 +340,7 @@ def test_r9_the_order_of_arrival_changes_nothing(steps: list[Step], seed: int) -
 
 
 class Story(World):
-    """A led world that remembers where it came to rest, so that it can be gone through again."""
+    """A world with a leader that records where it settled, so that it can be replayed."""
 
     def __init__(self) -> None:
         self.rests: list[int] = []
@@ -359,7 +360,7 @@ class Story(World):
 
 
 def play(story: Story, pick: random.Random) -> None:
-    """One thing that a tenant, the hoster, KubeVirt or the API server does."""
+    """One action of a tenant, the hoster, KubeVirt or the API server."""
     space, number = pick.choice(SPACES), pick.randrange(4)
     name, vmi = f"d{number}", f"v{pick.randrange(2)}"
     mine = sorted(key[2] for key in story.objects if key[0] == DEVICE.name and key[1] == space)
@@ -474,7 +475,7 @@ def replayed(entries: list[Entry], rests: set[int]) -> PlacementState:
 
 
 def follow(state: PlacementState, entries: list[Entry], rests: set[int]) -> str:
-    """Fold on; the first place where the state would decide otherwise than was recorded, "" for none."""
+    """Continue folding; the first place where the state would decide differently from the record, "" for none."""
     for entry in entries:
         if isinstance(entry.event, events.Decided):
             made = decide(state)

@@ -1,4 +1,4 @@
-"""State that must not grow with everything that ever was, and objects that cannot be read (J6, R10)."""
+"""State that must not grow with history, and objects that cannot be read (J6, R10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders that wait: which are looked at again when something is given back, and what they read meanwhile (P1b)."""
+"""Pending orders: which are retried when something is freed, and what their status says meanwhile (P1b)."""
 
 from __future__ import annotations
 

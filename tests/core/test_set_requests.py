@@ -1,4 +1,4 @@
-"""Forged and broken sets, and templates of two classes that sell one name (B2, P1, P3)."""
+"""Forged and incomplete sets, and templates of two classes with one resource name (B2, P1, P3)."""
 
 from __future__ import annotations
 

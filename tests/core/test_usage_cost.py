@@ -1,4 +1,4 @@
-"""What the meter looks at and what it keeps (U3): only what an entry touched, and nothing of what is closed."""
+"""The meter's work and memory (U3): it evaluates only what an entry touched and keeps nothing of closed intervals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.core.world import NS, World
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the devices and pods whose use is worked out."""
+    """Names of the devices and pods whose usage is evaluated."""
     seen: list[str] = []
     steps, raw_units = device_usage.steps, pod_usage.raw_units
 

@@ -1,4 +1,5 @@
-"""Usage against a second-by-second twin, from a leader's journal and from a follower's (U1, U1b, U2, C50)."""
+"""Usage against a second-by-second reference model, from a leader's journal and from a follower's (U1, U1b, U2,
+C50)."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ LEADERS = (
 
 
 class Story(World):
-    """A world that remembers what a follower would have been told, and what the API held in every second."""
+    """A world that records what a follower would have observed and what the API held in every second."""
 
     def __init__(self, **options: Any) -> None:
         self.told: list[tuple[int, Event]] = []
@@ -97,7 +98,7 @@ class Story(World):
 
 
 def _returned(state: PlacementState, there: dict[tuple[str, str, str], events.ObjectObserved]) -> list[Event]:
-    """What a replica tells when it is back: what is gone, what there is, kind by kind."""
+    """What a replica observes on return: deletions and objects, kind by kind."""
     told: list[Event] = [events.ControllerStarted("binder-1", "test")]
     for kind in KINDS:
         for namespace, name in sorted(state.objects[kind]):
@@ -112,7 +113,7 @@ def _returned(state: PlacementState, there: dict[tuple[str, str, str], events.Ob
 
 
 def records(entries: list[Entry], now: int, state: PlacementState | None = None) -> list[Record]:
-    """All records of a journal, the open ones up to `now`, in one order."""
+    """All records of a journal, sorted, with open ones cut at `now`."""
     usage = UsageFold("c1")
     state = state or PlacementState()
     found: list[Record] = []
@@ -135,7 +136,7 @@ def used(found: list[Record], start: int, end: int) -> Counter[tuple[str, str, s
 
 
 def check_no_overlap(found: list[Record]) -> None:
-    """No interval overlaps another of its subject, none is empty, none is told twice (U2)."""
+    """No interval overlaps another of its subject, none is empty, none is duplicated (U2)."""
     ends: dict[tuple[str, str], int] = {}
     for one in found:
         assert one.start < one.end, one
@@ -146,7 +147,7 @@ def check_no_overlap(found: list[Record]) -> None:
 
 
 class RandomStory:
-    """Does one random thing after another, each by its own name in `do`."""
+    """Performs random actions, each by its name in `do`."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

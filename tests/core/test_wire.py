@@ -49,7 +49,7 @@ def obj(meta: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
 
 
 def read(kind: Kind, object_: dict[str, Any]) -> Any:
-    """The object as all three ways read it."""
+    """The object as all three paths decode it."""
     found = wire.decode_line(kind, line(object_))
     assert isinstance(found, wire.Changed), found
     body = json.dumps(object_).encode()
@@ -60,7 +60,7 @@ def read(kind: Kind, object_: dict[str, Any]) -> Any:
 
 
 def unreadable(kind: Kind, object_: dict[str, Any]) -> wire.Unreadable:
-    """The verdict, which all three ways share."""
+    """The error, which all three paths must share."""
     found = wire.decode_line(kind, line(object_))
     assert isinstance(found, wire.Unreadable), found
     assert wire.decode_object(kind, json.dumps(object_).encode()) == found

@@ -1,6 +1,6 @@
-"""A world of model objects in front of the pure core: events in, decisions out, writes landed by hand.
+"""A world of model objects around the pure core: events in, decisions out, writes applied explicitly.
 
-Keeps what an API server would keep (versions, uids) and nothing else, so that a test says only what matters.
+Maintains versions and uids as an API server would, so that tests state only what matters.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NS = "tenant-a"
 
 
 class World:
-    """`seconds` is the clock. Every `put` is an observation; `run` decides until nothing is left."""
+    """`seconds` is the clock. Every `put` is an observation; `run` decides until nothing is pending."""
 
     def __init__(self, **settings: Any) -> None:
         self.state = PlacementState()
@@ -124,7 +124,7 @@ class World:
     # Decisions
 
     def run(self) -> list[Decision]:
-        """Decide until nothing is left, landing every write; the decisions made now."""
+        """Decide until nothing is pending, applying every write; returns the decisions."""
         made: list[Decision] = []
         while (decision := decide(self.state)) is not None:
             made.append(decision)
@@ -139,7 +139,7 @@ class World:
         return made
 
     def land(self, identity: str, decision: Decision, index: int) -> None:
-        """One write reaches the cluster: conflict when the object has moved on, else the new version."""
+        """Apply one write: a conflict if the object has changed since, else a new version."""
         write = decision.writes[index]
         key = (write.kind, write.namespace, write.name)
         known = self.objects.get(key)

@@ -1,4 +1,4 @@
-"""The tables of the README that are made from the code. `python -m tests.docs.tables` writes them."""
+"""README tables generated from the code. `python -m tests.docs.tables` writes them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def events() -> list[str]:
 
 
 def commands(group: click.Group = main, path: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Every command that does something, by its words."""
+    """Every leaf command, by its full name."""
     for name, command in sorted(group.commands.items()):
         if isinstance(command, click.Group):
             yield from commands(command, f"{path}{name} ")
@@ -159,7 +159,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
 
 
 def rendered(text: str) -> str:
-    """The README with every table as the code has it."""
+    """The README with every table regenerated."""
     for name, table in TABLES.items():
         body = "\n".join(table())
         pattern = rf"<!-- table: {name} -->\n.*?<!-- end -->"

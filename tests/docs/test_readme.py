@@ -1,4 +1,4 @@
-"""The README says what the code does: tables equal the code, commands and paths exist, the two commands work."""
+"""The README matches the code: tables are current, commands and paths exist, the two commands work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal that the commands are tried on."""
+"""The journal used by the command tests."""
 
 from __future__ import annotations
 

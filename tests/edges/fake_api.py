@@ -1,6 +1,6 @@
-"""An API server's manners on loopback, as far as a client can tell: lists, watches, Status answers, tokens.
+"""A fake API server on loopback: lists, watches, Status responses, tokens.
 
-It is told what to answer next, may be mute, and may forget its history. It validates nothing.
+Tests script its next responses, stall it or expire its history. It validates nothing.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class FakeApi:
     async def put(
         self, kind: Kind, name: str, namespace: str = "", *, uid: str = "", told: bool = True, **body: Any
     ) -> dict[str, Any]:
-        """Create or replace an object; `told` False: behind the back of every watch."""
+        """Create or replace an object; `told` False: without any watch event."""
         known = self.objects[collection(kind)].get((namespace, name))
         self.version += 1
         metadata = {
@@ -107,7 +107,7 @@ class FakeApi:
             await self._record(kind, {"type": "DELETED", "object": item})
 
     async def say(self, kind: Kind, line: Any) -> None:
-        """Put any line into the history, under a version of its own."""
+        """Append any line to the history, with its own version."""
         self.version += 1
         await self._record(kind, line)
 
@@ -120,7 +120,7 @@ class FakeApi:
             self._news.notify_all()
 
     async def asked(self, count: int) -> None:
-        """Until so many requests have come in."""
+        """Wait until this many requests have arrived."""
         async with self._news:
             await self._news.wait_for(lambda: len(self.requests) >= count)
 

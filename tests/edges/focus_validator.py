@@ -1,4 +1,4 @@
-"""The public FOCUS validator in an environment of its own, kept outside the checkout.
+"""The public FOCUS validator in its own environment, outside the checkout.
 
 `python -m tests.edges.focus_validator` installs it once. It asks for Python 3.12 and for a numpy that today's
 pyarrow does not run with, so it cannot share the tests' environment. `$GPU_BINDER_TEST_CACHE` moves the cache.

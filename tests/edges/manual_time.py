@@ -1,4 +1,4 @@
-"""Time that passes only when a test says so."""
+"""Manually advanced time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the in-memory cluster share: a clock that is set by hand and short words for JSON answers."""
+"""Shared by the tests of the in-memory cluster: a manual clock and helpers for JSON responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node agent on a made-up sysfs: what is a GPU, what it serves, why it cannot (N5, O3)."""
+"""The node agent on a fake sysfs: what is a GPU, what it serves, why it cannot (N5, O3)."""
 
 from __future__ import annotations
 

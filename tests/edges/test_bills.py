@@ -1,4 +1,4 @@
-"""What a biller runs: price books, statements of quiet journals, the table (U2, U3)."""
+"""Billing commands: price books, statements of idle journals, the table (U2, U3)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PERIOD = ("--from", "2026-01-01", "--to", "2026-01-02")
 
 
 def used(journal: Path) -> set[tuple[str, str]]:
-    """(what it is sold as, state) of all that the journal tells."""
+    """(SKU, state) of everything the journal recorded."""
     found = [json.loads(line) for line in run("usage", str(journal), "--open").stdout.splitlines()]
     return {(one["class"] or one["resourceName"], one["state"]) for one in found}
 

@@ -1,4 +1,4 @@
-"""The self-made certificate: one authority for all replicas, rotated without a moment nobody trusts (N6)."""
+"""The self-signed certificate: one authority for all replicas, rotated without a gap in trust (N6)."""
 
 from __future__ import annotations
 

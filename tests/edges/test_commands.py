@@ -1,4 +1,4 @@
-"""The commands that read a journal: what they print, and how they end (J6, J7)."""
+"""Commands that read a journal: output and exit codes (J6, J7)."""
 
 from __future__ import annotations
 

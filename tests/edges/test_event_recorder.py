@@ -1,4 +1,4 @@
-"""Events on the objects of those who have to know, once each, and nothing of it in the loop's way (N4, C13)."""
+"""Kubernetes Events on the affected objects, once each, without holding up the loop (N4, C13)."""
 
 from __future__ import annotations
 

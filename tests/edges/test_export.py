@@ -1,4 +1,4 @@
-"""Usage out of journals: windows, tenants, several replicas as one, plain formats (U1, U2, U3, C50)."""
+"""Usage export: windows, tenants, merging of replicas, plain formats (U1, U2, U3, C50)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds followed over HTTP, and what of it is news."""
+"""Informers over HTTP and their cache."""
 
 from __future__ import annotations
 

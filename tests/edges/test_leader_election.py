@@ -1,4 +1,4 @@
-"""The lease under a clock that only the test moves."""
+"""Leader election on virtual time."""
 
 from __future__ import annotations
 

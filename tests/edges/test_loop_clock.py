@@ -1,4 +1,4 @@
-"""The loop's time: a wall clock that jumps holds up no deadline (J5, P4)."""
+"""The loop's clock: a wall clock that jumps delays no deadline (J5, P4)."""
 
 from __future__ import annotations
 

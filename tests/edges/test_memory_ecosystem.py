@@ -1,4 +1,4 @@
-"""The players do what KubeVirt, the scheduler, the kubelets and the hoster do (C03, C04, C10, C26, R7)."""
+"""The simulated KubeVirt, scheduler and kubelets behave like the real ones (C03, C04, C10, C26, R7)."""
 
 from __future__ import annotations
 

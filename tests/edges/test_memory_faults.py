@@ -1,4 +1,4 @@
-"""Faults between a caller and the in-memory cluster happen as the hook says, each time the same (B6, J5)."""
+"""Fault injection into the in-memory cluster follows the hook, deterministically (B6, J5)."""
 
 from __future__ import annotations
 

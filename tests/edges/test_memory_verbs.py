@@ -1,4 +1,4 @@
-"""The in-memory cluster answers reads and writes as an API server does (B6, R10, N8, O1, O2)."""
+"""The in-memory cluster serves reads and writes like an API server (B6, R10, N8, O1, O2)."""
 
 from __future__ import annotations
 

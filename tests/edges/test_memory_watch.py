@@ -1,4 +1,4 @@
-"""Watches of the in-memory cluster: what they send, how they end, how they fail (N7, C38, C39)."""
+"""Watches of the in-memory cluster: events, endings, failures (N7, C38, C39)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands a person runs at night, on journals as they are then: changed, cut, copied, of one replica (J6, J7)."""
+"""Debugging commands on damaged journals: changed, truncated, copied, from one replica (J6, J7)."""
 
 from __future__ import annotations
 

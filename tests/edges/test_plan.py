@@ -1,5 +1,5 @@
-"""plan and drain say what the binder does: compared with the core's own decisions in generated worlds (P1, P2, P3, R4,
-B2, J7)."""
+"""`plan` and `plan --drain` predict the binder: compared with the core's decisions in generated worlds (P1, P2, P3,
+R4, B2, J7)."""
 
 from __future__ import annotations
 

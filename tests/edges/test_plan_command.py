@@ -1,5 +1,5 @@
-"""`plan` as a person calls it: manifests and their errors, a journal at a moment, a live cluster, and the same VM
-really started afterwards (J7, K1, W2, B2)."""
+"""The `plan` command: manifests and their errors, a journal at a time, a live cluster, and the same VM started
+afterwards (J7, K1, W2, B2)."""
 
 from __future__ import annotations
 

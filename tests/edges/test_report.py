@@ -1,4 +1,4 @@
-"""The report's picture along one fold: units, holders, marks, reasons and bounds (J7, R5, R8, P4, U1b)."""
+"""The report's timeline: units, holders, marks, reasons and bounds (J7, R5, R8, P4, U1b)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The report's page in a real browser: it opens from a file, asks nothing of the network, shows the loss, and a click
-explains it (J7). Readable at a thousand nodes."""
+"""The report in a real browser: it opens from a file, makes no network requests, shows the loss, and a click explains
+it (J7). Readable at a thousand nodes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PATIENCE_SECONDS = 30
 
 
 class Browser:
-    """One page in one browser, and what a person does with it."""
+    """One page in one browser, with user actions."""
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver

@@ -1,4 +1,4 @@
-"""How `gpu-binder run` begins where it cannot, and goes on where it can: always with one sentence (J6, N4, N7)."""
+"""`gpu-binder run`: startup failures and recoveries, each with one clear sentence (J6, N4, N7)."""
 
 from __future__ import annotations
 

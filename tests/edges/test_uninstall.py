@@ -1,4 +1,4 @@
-"""After an uninstall nothing waits for a controller that is gone (N6, C47)."""
+"""After an uninstall nothing waits for the removed controller (N6, C47)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of writes that give units of a node back and take them (J4, J5)."""
+"""The order of writes that free and take units of a node (J4, J5)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def journal(request: pytest.FixtureRequest, path: Path) -> Iterator[Journal]:
-    """Both journals, one after the other: what holds for one holds for the other."""
+    """Both journal implementations in turn."""
     opened: Journal = MemoryJournal() if request.param == "memory" else SqliteJournal(path)
     yield opened
     opened.close()

@@ -1,4 +1,4 @@
-"""Writes the golden journal of today's schema version: `python -m tests.journal.make_golden DIRECTORY`.
+"""Writes the golden journal of the current schema version: `python -m tests.journal.make_golden DIRECTORY`.
 
 Run once for every new schema or event version; what an older build wrote is never written again.
 """

@@ -1,4 +1,4 @@
-"""Makes the golden journal of decisions: the demo's own, played by the build that is committed with it.
+"""Writes the golden journal of decisions: the demo's, made by the build it is committed with.
 
 `python -m tests.journal.make_story` replaces it. Do so when a decision is meant to differ from before, and say in the
 changelog what differs: whoever upgrades can try the new build on yesterday's journal with `gpu-binder verify`.

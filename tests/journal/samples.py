@@ -1,4 +1,4 @@
-"""Events for the journal's tests: one of each kind as the loop writes them, and any as Hypothesis likes."""
+"""Events for the journal's tests: one of each kind as the loop writes them, and Hypothesis strategies."""
 
 from __future__ import annotations
 

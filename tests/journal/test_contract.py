@@ -1,4 +1,4 @@
-"""What any journal does, in memory or in SQLite (J1, J6)."""
+"""The journal contract, in memory and in SQLite (J1, J6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file that is torn, corrupt or not ours is told and set aside, never read as if it were whole (J6)."""
+"""A truncated, corrupt or foreign file is reported and set aside, never read as if it were intact (J6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Journals that older builds wrote are read back exactly, whatever today's build writes (J6)."""
+"""Journals written by older builds are read exactly, whatever the current build writes (J6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One writer, any number of readers, and a writer that dies without a word (J1, J5, J6)."""
+"""One writer, any number of readers, and a writer that crashes (J1, J5, J6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A journal of an earlier build, decided again by this one under several hash seeds (J2, J6, J7)."""
+"""A journal of an earlier build, verified by this one under several hash seeds (J2, J6, J7)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""One story, billed twice: by the meter from either replica's journal, and by a twin that saw the API server's own
-objects. The journal's page shows the loss, and a plan agrees with what is decided later (U1, U1b, U2, U3, R7, J7)."""
+"""One story, billed twice: by the meter from either replica's journal, and by a reference model that watched the API
+server's objects. The journal's page shows the loss, and a plan agrees with what is decided later (U1, U1b, U2, U3,
+R7, J7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real cluster of the tests does what a cluster does, before anything of gpu-binder runs on it."""
+"""The real test cluster behaves like a cluster before anything of gpu-binder runs on it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Who used what, counted a second time from what the API server showed: every version of every device and pod.
+"""Usage computed independently from every version of every device and pod the API server showed.
 
-Shares nothing with the meter: it reads raw JSON from a watch of its own and adds up milliseconds in plain loops.
+Shares nothing with the meter: it reads raw JSON from its own watch and sums milliseconds in plain loops.
 """
 
 from __future__ import annotations

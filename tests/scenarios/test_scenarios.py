@@ -1,4 +1,4 @@
-"""Every scenario prints what its file says. `GPU_BINDER_REWRITE=1` writes what they print instead; read the diff."""
+"""Every scenario prints what its file says. `GPU_BINDER_REWRITE=1` rewrites the files; review the diff."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A harsher story: a stopped leader beside a new one, writes that land late, clocks that jump, nodes and whole tenants
-that go, a table and budgets that change, VMs that ask for a zone.
+"""A story with harder faults: a paused leader alongside a new one, writes that land late, clock jumps, deleted nodes
+and tenants, changed tables and budgets, zone constraints.
 """
 
 from __future__ import annotations

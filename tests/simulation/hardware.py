@@ -1,7 +1,7 @@
-"""Cards as hardware has them, for a simulation: memory, instances, a device plugin and an agent that tell of it.
+"""Simulated GPU cards: memory, instances, a device plugin and an agent that report them.
 
-Independent of the product's sums: a launcher that starts takes its instances from cards the seed picks, and what
-does not fit any card fails. Neighbours: `cards` (the story), `reconciler.cluster.memory.scheduling` (the kubelets).
+Independent of the product's arithmetic: a starting launcher takes its instances from cards the seed picks, and fails
+if no card has room. Neighbours: `cards` (the story), `reconciler.cluster.memory.scheduling` (the kubelets).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What must hold after every step of a simulation, read off the cluster's own objects and never off the binder.
+"""Safety invariants after every step of a simulation, checked on the cluster's objects and never on the binder's
+state.
 
-Independent of the product's sums on purpose: plain loops over the stored objects.
+Deliberately independent of the product's arithmetic: plain loops over the stored objects.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A replica that can be stopped and let go on, as a process is by SIGSTOP or a machine by its hypervisor.
+"""A replica that can be paused and resumed, like a process by SIGSTOP or a machine by its hypervisor.
 
 Whatever the replica asked for before it was stopped waits at the gate: a write whose lease was checked a moment ago
 goes out when the replica goes on, long after another leads. A killed replica's requests are on the wire already and

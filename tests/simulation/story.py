@@ -1,6 +1,6 @@
-"""A random story in an environment: what tenants, the hoster and the hardware do, and what goes wrong meanwhile.
+"""A random story: actions of tenants, the hoster and the hardware, and faults.
 
-Everything is drawn from one seed, so that a seed is a story.
+Everything is drawn from one seed, so a seed reproduces a story.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Seeded stories: faults while safety is checked, then quiet, then everything must settle (B1, B2, B6, J2, J5).
+"""Seeded stories: safety is checked under faults; once faults stop, everything must settle (B1, B2, B6, J2, J5).
 
 `GPU_BINDER_SIMULATION_SEEDS=100-200` plays other seeds; a failing one prints its number and its story.
 """

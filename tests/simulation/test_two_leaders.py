@@ -1,4 +1,4 @@
-"""Two leaders at once, move by move: what an older one has on the wire lands too late (J5)."""
+"""Two leaders at once, step by step: the older one's writes in flight land too late (J5)."""
 
 from __future__ import annotations
 

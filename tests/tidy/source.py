@@ -1,4 +1,4 @@
-"""The product's own source as syntax trees, for the checks of this suite."""
+"""The product's source as syntax trees, for the checks in this suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every dependency has its reason and its lock, and nothing of a download address is committed."""
+"""Every dependency has a reason and a lock; no download address is committed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shape of the source: imports point one way, the core is pure, names stand in one place, pieces are small."""
+"""The structure of the source: one-way imports, a pure core, names defined once, small pieces."""
 
 from __future__ import annotations
 

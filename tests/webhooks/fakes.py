@@ -1,5 +1,5 @@
-"""A cluster of devices and VMIs with an API server's manners, the view a webhook has of it, and a binder that
-answers requests; all scripted by the tests and none of them with a clock of its own."""
+"""A fake cluster of devices and VMIs, a webhook's view of it, and a fake binder; scripted by the tests and without
+clocks of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The webhooks on the folded state of real replicas: binder, reinvocation and release are the product's own."""
+"""The webhooks with real replicas: the product's own binder, reinvocation and release."""
 
 import asyncio
 

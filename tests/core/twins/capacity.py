@@ -1,8 +1,8 @@
-"""Units, holds and use summed anew from the plain objects for every question, as R5 to R9 are written.
+"""Reference model for units, holds and usage: recomputed from the plain objects for every query, following R5 to R9.
 
-Slow and obvious: loops over lists, no index, nothing remembered. What the binder must remember of the past comes in
-from outside: which names a node's agent ever spoke of, which agents fell silent, which cards left a report while the
-node still advertises them (C27).
+Slow and obvious: loops over lists, no index, no state. The history the binder must remember is passed in: names a
+node's agent ever reported, agents that went stale, cards that left a report while the node still advertises them
+(C27).
 """
 
 from __future__ import annotations

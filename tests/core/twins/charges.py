@@ -1,4 +1,4 @@
-"""Charges summed anew from the facts for every question, as the rule is written (R4)."""
+"""Reference model for charges: recomputed from the facts for every query, following R4."""
 
 from __future__ import annotations
 

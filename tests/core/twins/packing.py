@@ -1,4 +1,4 @@
-"""Packing by trying everything: one item after the other into every single bin."""
+"""Brute-force packing: every item into every bin."""
 
 from collections.abc import Mapping
 

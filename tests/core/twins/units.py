@@ -1,4 +1,4 @@
-"""Naive twins of `reconciler.core.capacity.supply`: slow, obvious, written without looking at it."""
+"""Reference model of `reconciler.core.capacity.supply`: slow, obvious, written independently."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def quantity(number: str, suffix: str) -> Decimal:
 
 
 def effective_request(containers: list[int], inits: list[tuple[int, bool]]) -> int:
-    """The most one resource is ever taken: replay the pod's start step by step, keep the highest sum."""
+    """Peak use of one resource: replays the pod's start step by step and keeps the highest sum."""
     sidecars = 0
     highest = 0
     for amount, sidecar in inits:

@@ -1,6 +1,6 @@
-"""Usage second by second: what every object in the API held in each second, summed without any interval.
+"""Reference model for usage: samples what every object in the API held each second, without intervals.
 
-Takes the API's objects as they stood, not events; knows the whole story before it says who was a launcher (U1b).
+Works on API objects, not events, and decides with hindsight which pods were launchers (U1b).
 """
 
 from __future__ import annotations
