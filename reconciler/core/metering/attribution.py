@@ -31,8 +31,9 @@ class Filing:
         return found
 
     def moved_tenants(self, state: Facts, namespace: str, release: str) -> list[tuple[str, int]]:
-        """Known namespaces whose tenants changed because a release was added, moved or removed: (namespace, ms of the
-        change, 0: unknown)."""
+        """Known namespaces whose tenants changed because a release was added, changed or removed: (namespace, ms of
+        the change, 0: unknown). A release that takes a namespace over has owned it since its creation; one that
+        remains after another has gone has not."""
         owned = tenants.owned_namespace(namespace, release)
         if owned is None:
             return []
@@ -44,7 +45,8 @@ class Filing:
             after = self._tenants[known] = _above(state, known)
             if before != after:
                 owner = state.tenant_release(known) if known == owned else None
-                moved.append((known, owner.created if owner is not None else 0))
+                taken_over = owner is not None and (owner.namespace, owner.name) == (namespace, release)
+                moved.append((known, owner.created if owner is not None and taken_over else 0))
         return moved
 
     def moved_class(self, state: Facts, class_name: str) -> bool:

@@ -95,9 +95,10 @@ class Meter:
     def _follow(self, state: Facts, touched: Touched, event: events.Event) -> None:
         kind, namespace, name, uid = touched
         if kind == RELEASE.name:
+            observed = state.now if isinstance(event, events.ObjectDeleted) and event.seen else 0
             for moved, since in self._filing.moved_tenants(state, namespace, name) if self.ready else ():
-                self._refile(state, sorted(self._in_namespace.get(moved, {})), since)
-                self._raw.judge_namespace(state, moved, since)
+                self._refile(state, sorted(self._in_namespace.get(moved, {})), since or observed)
+                self._raw.judge_namespace(state, moved, since or observed)
         elif kind == CLASS.name:
             if self.ready and self._filing.moved_class(state, name):
                 self._refile(state, [found.uid for found in state.devices_of_class(name)], 0)
