@@ -61,12 +61,30 @@ def test_N2_every_alert_has_its_runbook_section_and_no_section_is_left_over():
     assert sections == [alert["alert"] for alert in alerts()]
 
 
-def test_N2_the_rule_carries_anchors_and_the_release_job():
-    rule = pick(render({"monitoring.prometheusRule.runbook": "RUNBOOK.md"}, monitoring=True), "PrometheusRule")
-    (group,) = rule["spec"]["groups"]
-    assert len(group["rules"]) == len(alerts())
-    for entry in group["rules"]:
-        assert entry["annotations"]["runbook_url"] == f"RUNBOOK.md#{entry['alert'].lower()}"
+def rules(**monitoring):
+    """The rendered rules under these values of `monitoring`."""
+    values = {f"monitoring.{name}": value for name, value in monitoring.items()}
+    (group,) = pick(render(values, monitoring=True), "PrometheusRule")["spec"]["groups"]
+    return group["rules"]
+
+
+def test_N2_alerts_link_to_a_section_of_the_published_runbook():
+    headings = re.findall(r"^#+ (.+)$", (CHART / "RUNBOOK.md").read_text(), re.MULTILINE)
+    anchors = {heading.lower().replace(" ", "-") for heading in headings}
+    for entry in rules(runbookUrl="https://docs.example.org/gpu/RUNBOOK.md"):
+        page, anchor = entry["annotations"]["runbook_url"].split("#")
+        assert page == "https://docs.example.org/gpu/RUNBOOK.md"
+        assert anchor in anchors
+
+
+def test_N2_alerts_carry_no_link_where_no_runbook_is_published():
+    assert all("runbook_url" not in entry["annotations"] for entry in rules())
+
+
+def test_N2_the_rule_carries_the_release_job():
+    found = rules()
+    assert len(found) == len(alerts())
+    for entry in found:
         assert f'job="{RELEASE}"' in entry["expr"] and "JOB" not in entry["expr"]
         assert entry["labels"]["severity"] in ("warning", "critical")
 

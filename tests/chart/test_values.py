@@ -41,6 +41,7 @@ def test_N2_every_value_is_documented_and_no_other():
         ({"gpu.enable": True}, "enable"),
         ({"controller.replica": 2}, "replica"),
         ({"image.digest": "sha256:1"}, "digest"),
+        ({"monitoring.runbookUrl": "RUNBOOK.md"}, "runbookUrl"),
     ],
 )
 def test_N2_a_wrong_value_is_refused_with_its_name(values, told):
