@@ -18,6 +18,7 @@ MODES = {
         "monitoring.serviceMonitor.enabled": True,
         "monitoring.prometheusRule.enabled": True,
         "networkPolicy.metricsFrom": [{"podSelector": {}}],
+        "monitoring.dashboard.kind": "GrafanaDashboard",
         "imagePullSecrets": [{"name": "registry"}],
     },
     "least": {

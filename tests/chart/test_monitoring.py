@@ -112,6 +112,26 @@ def test_N2_the_dashboard_is_valid_and_found_by_the_sidecar():
     assert json.loads(item["data"]["gpu-binder.json"]) == board
 
 
+def test_N2_the_dashboard_is_imported_by_the_grafana_operator_from_any_namespace():
+    values = {"monitoring.dashboard.kind": "GrafanaDashboard"}
+    spec = pick(render(values), "GrafanaDashboard")["spec"]
+    assert json.loads(spec.pop("json")) == dashboard()
+    assert spec == {
+        "allowCrossNamespaceImport": True,
+        "instanceSelector": {"matchLabels": {"dashboards": "grafana"}},
+    }
+    assert not [item for item in of_kind(render(values), "ConfigMap") if "dashboard" in item["metadata"]["name"]]
+    chosen = values | {"monitoring.dashboard.instanceLabels": {"dashboards": None, "grafana": "ours"}}
+    selector = pick(render(chosen), "GrafanaDashboard")["spec"]["instanceSelector"]
+    assert selector == {"matchLabels": {"grafana": "ours"}}
+
+
+def test_N2_the_dashboard_can_be_left_out():
+    for kind in ("ConfigMap", "GrafanaDashboard"):
+        found = render({"monitoring.dashboard.kind": kind, "monitoring.dashboard.enabled": False})
+        assert not [item for item in found if item["metadata"]["name"].endswith("-dashboard")]
+
+
 def test_N2_the_dashboard_panels_do_not_overlap():
     taken = set()
     for panel in dashboard()["panels"]:

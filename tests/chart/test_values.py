@@ -12,7 +12,7 @@ def leaves(values, prefix=""):
     """Dotted paths of the values a user sets; an empty map is one."""
     for key, value in values.items():
         path = f"{prefix}{key}"
-        if isinstance(value, dict) and value and key not in ("resources", "labels"):
+        if isinstance(value, dict) and value and key not in ("resources", "labels", "instanceLabels"):
             yield from leaves(value, f"{path}.")
         else:
             yield path
@@ -42,6 +42,8 @@ def test_N2_every_value_is_documented_and_no_other():
         ({"controller.replica": 2}, "replica"),
         ({"image.digest": "sha256:1"}, "digest"),
         ({"monitoring.runbookUrl": "RUNBOOK.md"}, "runbookUrl"),
+        ({"monitoring.dashboard.kind": "Secret"}, "kind"),
+        ({"monitoring.dashboard.instanceLabels": {"dashboards": None}}, "instanceLabels"),
     ],
 )
 def test_N2_a_wrong_value_is_refused_with_its_name(values, told):
