@@ -95,11 +95,24 @@ def explain_on(state: PlacementState, entry: Entry) -> Explanation:
     """As `explain`, on the state just before the entry. Raises `LookupError` for an entry that decides nothing."""
     event = entry.event
     if isinstance(event, events.AdmissionRefused):
-        return _with_reasons(state, _base(refusal_outcome(entry, event)), refused_start(state, event))
+        start = refused_start(state, event)
+        base = msgspec.structs.replace(_base(refusal_outcome(entry, event)), missing=_missing(state, event, start))
+        return _with_reasons(state, base, start)
     if isinstance(event, events.Decided):
         decision = decision_of(event)
         return _decision(state, decision, _base(decision_outcome(entry, decision)))
     raise LookupError(f"entry {entry.seq} is no decision")
+
+
+def _missing(state: PlacementState, event: events.AdmissionRefused, start: Start) -> int:
+    """Units a webhook's refusal was short of, judged again; 0 where this gives another reason."""
+    if event.kind == DEVICE.name:
+        orders = (checks.check_order(state, start.namespace, t.class_name, t.count) for t in start.templates)
+        found = next((refusal for refusal in orders if refusal is not None), None)
+    else:
+        verdict = checks.judge_start(state, start)
+        found = verdict if isinstance(verdict, checks.Refusal) else None
+    return found.missing if found is not None and found.reason == event.reason else 0
 
 
 def _base(outcome: Outcome) -> Explanation:

@@ -131,7 +131,7 @@ def test_r5_a_node_that_does_not_say_is_unknown_and_not_zero() -> None:
     world.later(5)
     data = build(journal_of(world))
     assert data.series[("n1", R)][-1][1][0] == -1
-    assert data.totals[R][-1][1] == (0, 0, 0, 0, 0, 1)
+    assert data.totals[R][-1][1] == (0, 0, 0, 0, 0, 1, 0)
 
 
 def test_j7_marks_are_refusals_losses_and_returns_with_their_reasons() -> None:
@@ -147,7 +147,27 @@ def test_j7_marks_are_refusals_losses_and_returns_with_their_reasons() -> None:
     ]
     assert all(incident.resources == (R,) for incident in data.incidents)
     assert data.counts == {"refused": 2, "lost": 1, "returned": 1}
-    assert data.reasons == {"NoFreeUnits": 2}
+    refusals = [incident for incident in data.incidents if incident.kind == "refused"]
+    assert {incident.reason for incident in refusals} == {"NoFreeUnits"}
+
+
+def test_j7_each_incident_says_how_many_units_were_asked_for_and_how_many_are_missing() -> None:
+    """A webhook records no number of missing units; they are judged again."""
+    data = build(journal_of(story()))
+    numbers = {incident.subject: (incident.asked, incident.missing) for incident in data.incidents}
+    assert numbers[f"{NS}/waits"] == ({R: 4}, 3)
+    assert numbers[f"{NS}/refused"] == ({R: 4}, 3)
+    assert [incident.asked for incident in data.incidents if incident.subject == f"{NS}/d1"] == [{R: 2}, {R: 2}]
+
+
+def test_r9_what_is_used_within_the_served_units_and_what_is_free_never_exceed_them() -> None:
+    """A node with a lost device uses more than it serves; that part is counted apart."""
+    data = build(journal_of(story()))
+    beyond = 0
+    for _, (served, placed, raw, free, _, _, over) in data.totals[R]:
+        assert placed + raw - over + free <= served
+        beyond = max(beyond, over)
+    assert beyond == 1
 
 
 def test_j7_each_explanation_is_the_one_explain_gives_for_that_entry() -> None:

@@ -127,6 +127,114 @@ def test_j7_the_page_opens_from_a_file_without_errors_or_requests(browser: Brows
     )
 
 
+def rows_of(browser: Browser) -> list[list[str]]:
+    found: list[list[str]] = browser.run(
+        "return [...document.querySelectorAll('#marks tbody tr')].map((row) => "
+        "[...row.cells].map((cell) => cell.textContent))"
+    )
+    return found
+
+
+def figures_of(browser: Browser) -> dict[str, int]:
+    lines = browser.run("return [...document.querySelectorAll('#figures li')].map((item) => item.textContent.trim())")
+    found = (line.split(maxsplit=1) for line in lines)
+    return {what: int(number.replace(",", "")) for number, what in found}
+
+
+def assert_figures_are_the_rows(browser: Browser) -> dict[str, int]:
+    rows, figures = rows_of(browser), figures_of(browser)
+    for kind in ("refused", "lost", "returned"):
+        assert figures[kind] == sum(row[2].lower() == kind for row in rows), kind
+    for reason in figures.keys() - {"node", "nodes", "refused", "lost", "returned"}:
+        assert figures[reason] == sum(row[5].startswith(reason) for row in rows), reason
+    return figures
+
+
+def test_j7_the_table_shows_the_entry_the_sentence_and_the_numbers(browser: Browser, tmp_path: Path) -> None:
+    data = build(journal_of(story()))
+    browser.open(page(data, "journal.db"), tmp_path / "page.html")
+    rows = {(row[2], row[3]): row for row in rows_of(browser)}
+    for incident in data.incidents:
+        row = rows[(incident.kind.capitalize(), incident.subject)]
+        assert row[0] == str(incident.seq)
+        assert incident.message and incident.message in row[5] and incident.reason in row[5]
+        assert row[6:] == [str(incident.asked[R]), str(incident.missing or "")]
+
+
+def test_j7_the_figures_are_the_rows_below_in_every_filter_and_window(browser: Browser, tmp_path: Path) -> None:
+    world = story()
+    world.tenant("b")
+    world.order("many", ns="tenant-b", count=9)
+    world.later(60)
+    data = build(journal_of(world))
+    browser.open(page(data, "journal.db"), tmp_path / "page.html")
+    whole = assert_figures_are_the_rows(browser)
+    assert (whole["nodes"], whole["refused"], whole["lost"], whole["returned"]) == (2, 3, 1, 1)
+    browser.choose("tenant-b")
+    browser.until("return document.querySelectorAll('#marks tbody tr').length === 1")
+    assert assert_figures_are_the_rows(browser)["refused"] == 1
+    browser.choose("d1")
+    browser.until("return document.querySelectorAll('#marks tbody tr').length === 2")
+    assert assert_figures_are_the_rows(browser)["node"] == 1
+    browser.choose("waits")
+    browser.until("return document.querySelectorAll('#marks tbody tr').length === 1")
+    browser.choose(" ")
+    browser.until("return document.querySelectorAll('#marks tbody tr').length === 5")
+    lost = next(incident.at for incident in data.incidents if incident.kind == "lost")
+    browser.run(f"Plotly.relayout('units', {{'xaxis.range[0]': {lost - 5_000}, 'xaxis.range[1]': {lost + 5_000}}})")
+    browser.until("return document.querySelectorAll('#marks tbody tr').length === 1")
+    figures = assert_figures_are_the_rows(browser)
+    assert (figures["refused"], figures["lost"], figures["returned"]) == (0, 1, 0)
+    browser.driver.find_element(By.ID, "all-time").click()
+    browser.until("return document.querySelectorAll('#marks tbody tr').length === 5")
+    assert assert_figures_are_the_rows(browser) == whole
+
+
+def test_r9_free_units_are_drawn_below_the_served_line(browser: Browser, tmp_path: Path) -> None:
+    browser.open(page(build(journal_of(story())), "journal.db"), tmp_path / "page.html")
+    traces = browser.run("return document.getElementById('units').data.map((trace) => [trace.name, trace.y])")
+    drawn = dict(traces)
+    below = [drawn[name] for name in ("placed", "raw use", "free", "not usable now")]
+    assert [sum(parts) for parts in zip(*below, strict=True)] == drawn["served"]
+    assert max(drawn["in use, not served"]) == 1
+
+
+OVERLAPS = """
+  const boxes = (selector) => [...document.querySelectorAll(selector)]
+    .map((item) => [item.textContent, item.getBoundingClientRect()]).filter(([, box]) => box.width && box.height);
+  const meet = ([, a], [, b]) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+  const found = [];
+  for (const id of ['events', 'units', 'nodes', 'holders']) {
+    const ticks = boxes(`#${id} .xtick text, #${id} .ytick text`);
+    const others = boxes(`#${id} .xtitle, #${id} .ytitle, #${id} .legend`);
+    for (const other of others) for (const tick of ticks) if (meet(other, tick)) found.push([id, other[0], tick[0]]);
+    const whole = document.getElementById(id).getBoundingClientRect();
+    for (const [text, box] of [...ticks, ...others]) {
+      if (box.left < whole.left - 1 || box.right > whole.right + 1 || box.bottom > whole.bottom + 1) {
+        found.push([id, text, 'outside']);
+      }
+    }
+  }
+  return [found, boxes('.ytitle').length];
+"""
+
+
+@pytest.mark.parametrize("width", [1500, 700])
+@pytest.mark.parametrize("nodes", ["two", "thousand"])
+def test_j7_axis_titles_and_legends_are_clear_of_the_tick_labels(
+    browser: Browser, tmp_path: Path, request: pytest.FixtureRequest, nodes: str, width: int
+) -> None:
+    text = request.getfixturevalue("thousand") if nodes == "thousand" else page(build(journal_of(story())), "j.db")
+    browser.driver.set_window_size(width, 2200)
+    try:
+        browser.open(text, tmp_path / "page.html")
+        overlaps, titles = browser.run(OVERLAPS)
+    finally:
+        browser.driver.set_window_size(1500, 2200)
+    assert overlaps == []
+    assert titles == (2 if nodes == "thousand" else 1)
+
+
 def test_p4_a_click_on_the_loss_explains_it(browser: Browser, tmp_path: Path) -> None:
     browser.open(page(build(journal_of(story())), "journal.db"), tmp_path / "page.html")
     browser.click(browser.incidents(1)[0])

@@ -17,6 +17,7 @@ import msgspec
 
 from journal import events
 from journal.events import Entry
+from reconciler.core.admission import checks
 from reconciler.core.admission.placement import Verdict
 from reconciler.core.model.objects import Device
 from reconciler.core.state.decisions import Action, Decision
@@ -31,7 +32,6 @@ class Incidents:
 
     def __init__(self, bounds: Bounds, wanted: frozenset[int]) -> None:
         self.counts: Counter[str] = Counter()
-        self.reasons: Counter[str] = Counter()
         self.explained: deque[Explained] = deque()
         self._bounds = bounds
         self._wanted = wanted
@@ -59,20 +59,20 @@ class Incidents:
             known.again += 1
             return
         found = (state.device(write.namespace, write.name) for write in decision.writes)
-        resources = [state.resource_of(device) for device in found if device is not None]
-        incident = _incident(kind, decision_outcome(entry, decision), resources)
+        units = [(state.resource_of(device), device.count) for device in found if device is not None]
+        incident = _incident(kind, decision_outcome(entry, decision), units)
         self._add(incident)
         if decision.action is Action.REFUSE_ORDER:
             self._waiting[decision.subject] = incident
 
     def refused(self, state: PlacementState, entry: Entry, event: events.AdmissionRefused) -> None:
         """A webhook's refusal."""
+        outcome: Outcome = refusal_outcome(entry, event)
         if entry.seq in self._wanted:
-            self._explain(explain.explain_on(state, entry))
-        start = refused_start(state, event)
-        names = [state.resource_of(device) for device in start.devices]
-        names += [state.class_resources.get(template.class_name, "") for template in start.templates]
-        self._add(_incident("refused", refusal_outcome(entry, event), names))
+            outcome = explain.explain_on(state, entry)
+            self._explain(outcome)
+        needs = checks.set_request(state, refused_start(state, event)).needs
+        self._add(_incident("refused", outcome, needs.items()))
 
     def seen(self, entry: Entry, bar: Bar, device: Device) -> None:
         """A device became Lost, or ceased to be, by a decision this journal does not hold."""
@@ -86,15 +86,14 @@ class Incidents:
                 subject=f"{device.namespace}/{device.name}",
                 node=bar.node,
                 message=next((condition.message for condition in device.conditions), ""),
-                resources=_names([bar.resource]),
+                asked=_asked([(bar.resource, device.count)]),
+                resources=(bar.resource,) if bar.resource else (),
             )
         )
 
     def _add(self, incident: Incident) -> None:
         (self._refused if incident.kind == "refused" else self._changed).append(incident)
         self.counts[incident.kind] += 1
-        if incident.kind == "refused":
-            self.reasons[incident.reason] += 1
 
     def _explain(self, found: explain.Explanation) -> None:
         short = msgspec.structs.replace(found, nodes=())
@@ -104,7 +103,8 @@ class Incidents:
             self._bytes -= self.explained.popleft().bytes
 
 
-def _incident(kind: str, outcome: Outcome, resources: Iterable[str]) -> Incident:
+def _incident(kind: str, outcome: Outcome, units: Iterable[tuple[str, int]]) -> Incident:
+    asked = _asked(units)
     return Incident(
         at=outcome.at,
         seq=outcome.seq,
@@ -115,12 +115,18 @@ def _incident(kind: str, outcome: Outcome, resources: Iterable[str]) -> Incident
         reason=outcome.reason,
         message=outcome.message,
         missing=outcome.missing,
-        resources=_names(resources),
+        asked=asked,
+        resources=tuple(asked),
     )
 
 
-def _names(found: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted({name for name in found if name}))
+def _asked(units: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Units per known resource name, in the order of the names."""
+    found: Counter[str] = Counter()
+    for name, count in units:
+        if name:
+            found[name] += count
+    return dict(sorted(found.items()))
 
 
 def groups(verdicts: Iterable[Verdict]) -> tuple[Group, ...]:

@@ -58,6 +58,8 @@ class Bar(Span, kw_only=True):
 
 class Incident(msgspec.Struct, kw_only=True):
     """A refusal, a loss or a return. `kind`: refused, lost or returned; `resources`: the names it is about.
+    `asked`: units asked for, or of the lost or returned devices, per resource name. `missing`: units short, 0 where
+    more units would not help or, for a webhook's refusal, where it is not explained.
 
     A pending order is refused again whenever the numbers change: one incident at the first time with the last message,
     repeated `again` times. `seq`: its last entry."""
@@ -72,6 +74,7 @@ class Incident(msgspec.Struct, kw_only=True):
     reason: str = ""
     message: str = ""
     missing: int = 0
+    asked: dict[str, int] = {}
     resources: tuple[str, ...] = ()
 
 
@@ -102,8 +105,9 @@ class ReportData(msgspec.Struct, kw_only=True):
     """Everything the page shows. Times are ms since the epoch.
 
     `series`: (node, resource name) to points of (served or -1 where unknown, placed, raw, free). `totals`: a resource
-    name to points of (served, placed, raw, free, held by orders placed nowhere, nodes whose number is unknown).
-    `step`: the finest time told apart. `counts`: incidents per kind, `reasons`: of the refusals."""
+    name to points of (served, placed, raw, free, held by orders placed nowhere, nodes whose number is unknown, units in
+    use beyond what their nodes serve).
+    `step`: the finest time told apart. `counts`: incidents per kind."""
 
     start: int
     end: int
@@ -117,5 +121,4 @@ class ReportData(msgspec.Struct, kw_only=True):
     dropped_bars: int
     incidents: list[Incident]
     counts: Counter[str]
-    reasons: Counter[str]
     explained: list[Explained]

@@ -79,9 +79,9 @@ class TimelineBuilder:
         if devices:
             names.update(self._totals)
         for name in sorted(names - {""}):
-            total = self._totals.setdefault(name, [0, 0, 0, 0, 0])
-            served, placed, raw, free, unknown = total
-            self._series.put(("", name), at, (served, placed, raw, free, self._state.held(name), unknown))
+            total = self._totals.setdefault(name, [0, 0, 0, 0, 0, 0])
+            served, placed, raw, free, unknown, beyond = total
+            self._series.put(("", name), at, (served, placed, raw, free, self._state.held(name), unknown, beyond))
 
     def _node(self, node: str, at: int) -> set[str]:
         """Note a node's units; the names whose numbers changed."""
@@ -96,10 +96,11 @@ class TimelineBuilder:
             changed.add(name)
             self._current[(node, name)] = value
             self._series.put((node, name), at, value)
-            total = self._totals.setdefault(name, [0, 0, 0, 0, 0])
+            total = self._totals.setdefault(name, [0, 0, 0, 0, 0, 0])
             for index in range(4):
                 total[index] += max(0, value[index]) - max(0, before[index])
             total[4] += (value[0] == UNKNOWN) - (before[0] == UNKNOWN)
+            total[5] += _beyond(value) - _beyond(before)
         return changed
 
     def _bar(self, key: str, device: Device | None, at: int) -> None:
@@ -216,7 +217,6 @@ class TimelineBuilder:
             dropped_bars=self._closed + len(still) - len(self._bars),
             incidents=self._incidents.in_order(),
             counts=self._incidents.counts,
-            reasons=self._incidents.reasons,
             explained=list(self._incidents.explained),
         )
 
@@ -232,6 +232,12 @@ def _value(units: Units | None) -> Value:
     if units is None:
         return (0, 0, 0, 0)
     return (UNKNOWN if units.served is None else units.served, units.placed, units.raw, units.free)
+
+
+def _beyond(value: Value) -> int:
+    """Units in use beyond what the node serves; on a silent node all that are in use."""
+    served, placed, raw, _ = value
+    return max(0, placed + raw - max(0, served))
 
 
 def _same(bar: Bar, view: Bar) -> bool:

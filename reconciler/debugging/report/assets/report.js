@@ -104,6 +104,11 @@
     });
   }
 
+  const inWindow = (mark) => {
+    const [from, to] = visible();
+    return mark.at >= from && mark.at <= to;
+  };
+
   /* Charts. */
 
   /* The whole time has a little room at both ends, so that marks at the very end can be seen and clicked. */
@@ -154,18 +159,22 @@
   function drawUnits() {
     const points = data.totals[view.resource] || [];
     const x = points.map((point) => time(point[0]));
-    const columns = [1, 2, 3, 4, 5].map((index) => points.map((point) => point[index]));
+    const columns = [1, 2, 3, 4, 5, 7].map((index) => points.map((point) => point[index]));
     if (points.length) {
       x.push(data.end);
       columns.forEach((column) => column.push(column[column.length - 1]));
     }
-    const [served, placed, raw, free, held] = columns;
-    const other = served.map((units, index) => Math.max(0, units - placed[index] - raw[index] - free[index]));
+    const [served, placed, raw, free, held, beyond] = columns;
+    /* Up to the served line: what is in use of it, free and not usable. Above it: what is in use beyond it. */
+    const used = placed.map((units, index) => units + raw[index] - beyond[index]);
+    const usedPlaced = placed.map((units, index) => Math.min(units, used[index]));
+    const usedRaw = used.map((units, index) => units - usedPlaced[index]);
+    const other = served.map((units, index) => Math.max(0, units - used[index] - free[index]));
     const line = { shape: "hv", width: 0.5 };
-    const area = (name, y, colour, pattern) => ({
-      name, x, y, stackgroup: "units", mode: "lines", line: { ...line, color: colour },
-      fillcolor: colour, fillpattern: pattern ? { shape: pattern, fgcolor: css("--quiet"), size: 6 } : undefined,
-      hovertemplate: `%{y} ${name}<extra></extra>`,
+    const area = (name, y, told, colour, pattern) => ({
+      name, x, y, customdata: told, stackgroup: "units", mode: "lines", line: { ...line, color: colour },
+      fillcolor: colour, fillpattern: pattern ? { shape: pattern, fgcolor: css("--quiet"), bgcolor: colour, size: 6 } : undefined,
+      hovertemplate: `%{customdata} ${name}<extra></extra>`,
     });
     const step = (name, y, colour, dash) => ({
       name, x, y, mode: "lines", line: { shape: "hv", width: 2, color: colour, dash },
@@ -173,19 +182,20 @@
     });
     const bright = dark.matches;
     const traces = [
-      area("placed", placed, bright ? "#3f86c4" : "#4c8fc9"),
-      area("raw use", raw, bright ? "#d98b3a" : "#e39b4b"),
-      area("free", free, bright ? "#2f4f45" : "#d6ece0"),
-      area("not usable now", other, bright ? "#3a414d" : "#e6e9ee", "/"),
+      area("placed", usedPlaced, placed, bright ? "#3f86c4" : "#4c8fc9"),
+      area("raw use", usedRaw, raw, bright ? "#d98b3a" : "#e39b4b"),
+      area("free", free, free, bright ? "#2f4f45" : "#d6ece0"),
+      area("not usable now", other, other, bright ? "#3a414d" : "#e6e9ee", "/"),
+      area("in use, not served", beyond, beyond, bright ? "#8c3a50" : "#e3a3b3", "x"),
       step("served", served, css("--ink"), "solid"),
       step("held, running nowhere", held, css("--accent"), "dot"),
     ];
     return draw("units", traces, {
       height: 330,
       hovermode: "x",
-      yaxis: { rangemode: "tozero", title: { text: "units" } },
-      legend: { orientation: "h", x: 0, y: -0.16, yanchor: "top" },
-      margin: { l: 130, r: 16, t: 4, b: 80 },
+      yaxis: { rangemode: "tozero", title: { text: "units", standoff: 12 } },
+      legend: { orientation: "h", x: 0, y: 0, yref: "container", yanchor: "bottom", traceorder: "normal" },
+      margin: { l: 130, r: 16, t: 4, b: 50 },
     });
   }
 
@@ -247,6 +257,7 @@
     const lost = shownMarks().filter((mark) => mark.kind === "lost" && place.has(indexOf.get(mark.node)));
     const losses = {
       mode: "markers", x: lost.map((mark) => mark.at), y: lost.map((mark) => plain(mark.node)), showlegend: false,
+      cliponaxis: false,
       customdata: lost.map((mark) => placeOf.get(mark)),
       text: lost.map((mark) => plain(`${mark.subject} on ${mark.node}`)),
       hovertemplate: "Lost: %{text}<br>%{x}<extra></extra>",
@@ -265,7 +276,7 @@
       yaxis: {
         type: "category", categoryorder: "array", categoryarray: names, range: [-0.5, Math.max(rows.length, 1) - 0.5],
         fixedrange: labelled, showgrid: false, zeroline: false, showticklabels: labelled, ticks: "", dtick: 1,
-        title: labelled ? undefined : { text: count(rows.length, "node") },
+        title: labelled ? undefined : { text: count(rows.length, "node"), standoff: 12 },
       },
     });
   }
@@ -369,22 +380,43 @@
 
   /* The table. */
 
-  function drawTable() {
-    const marks = shownMarks().reverse();
+  function drawTable(marks) {
     const rows = marks.slice(0, view.rows).map((mark) => make("tr", {},
-      make("td", {}, moment(mark.at)),
+      make("td", { class: "number" }, mark.seq),
+      make("td", { class: "moment" }, moment(mark.at)),
       make("td", {}, make("span", { class: `tag ${mark.kind}` }, MARKS[mark.kind].label)),
       make("td", {}, make("button", { type: "button", onclick: () => explainMark(mark) }, mark.subject)),
       make("td", {}, mark.node || ""),
-      make("td", {}, mark.reason || mark.message || "", mark.again ? ` (and ${count(mark.again, "time")} again)` : ""),
+      make("td", { class: "wrap" }, mark.reason ? make("b", {}, mark.reason) : null,
+        mark.reason && mark.message ? ": " : "", mark.message || "",
+        mark.again ? ` (and ${count(mark.again, "time")} again)` : ""),
+      make("td", { class: "number" }, asked(mark)),
       make("td", { class: "number" }, mark.missing || ""),
     ));
     by("marks").tBodies[0].replaceChildren(...rows);
     const told = Object.values(data.counts).reduce((sum, number) => sum + number, 0);
     const left = told - data.marks.length;
     by("marks-note").textContent = `${count(rows.length, "line")} of ${marks.length.toLocaleString("en")}, the newest first` +
-      (left > 0 ? `; ${count(left, "older one")} left out` : "");
+      (left > 0 ? `; ${count(left, "older one")} not on this page` : "");
     by("more").hidden = marks.length <= view.rows;
+  }
+
+  function asked(mark) {
+    const units = Object.entries(mark.asked || {});
+    return units.length === 1 ? units[0][1] : units.map(([name, number]) => `${number} ${name}`).join(", ");
+  }
+
+  /* What the lines of the table add up to. */
+  function drawFigures(nodes, marks) {
+    const figures = [[nodes.length, nodes.length === 1 ? "node" : "nodes"]];
+    Object.keys(MARKS).forEach((kind) => figures.push([marks.filter((mark) => mark.kind === kind).length, kind]));
+    const reasons = new Map();
+    marks.filter((mark) => mark.kind === "refused" && mark.reason)
+      .forEach((mark) => reasons.set(mark.reason, (reasons.get(mark.reason) || 0) + 1));
+    [...reasons].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1)).slice(0, 4)
+      .forEach(([reason, number]) => figures.push([number, reason]));
+    by("figures").replaceChildren(...figures.map(([number, what]) =>
+      make("li", {}, make("b", {}, number.toLocaleString("en")), ` ${what}`)));
   }
 
   /* The panel. */
@@ -493,9 +525,12 @@
     by("units-note").textContent = points
       ? `at the end: ${points[1]} served, ${points[2]} placed, ${points[3]} raw, ${points[4]} free, ${points[5]} held and placed nowhere` +
         (points[6] ? `; ${count(points[6], "node")} silent` : "") +
+        (points[7] ? `; ${points[7]} in use, not served` : "") +
         (data.step > 1 ? `; changes within ${data.step / 1000} s of each other are drawn as one` : "")
       : "nothing served";
-    drawTable();
+    const marks = shownMarks().filter(inWindow).reverse();
+    drawFigures(nodes, marks);
+    drawTable(marks);
     return Promise.all([drawEvents(), drawUnits(), drawNodes(nodes), drawHolders(nodes)]);
   }
 
@@ -513,15 +548,6 @@
       const classes = data.classes[name] || [];
       return make("option", { value: name }, classes.length ? `${name} (${classes.join(", ")})` : name);
     }));
-    const figures = [
-      [data.nodes.length, data.nodes.length === 1 ? "node" : "nodes"],
-      [data.counts.refused || 0, "refused"],
-      [data.counts.lost || 0, "lost"],
-      [data.counts.returned || 0, "returned"],
-    ];
-    Object.entries(data.reasons).slice(0, 4).forEach(([reason, number]) => figures.push([number, reason]));
-    by("figures").replaceChildren(...figures.map(([number, what]) =>
-      make("li", {}, make("b", {}, number.toLocaleString("en")), what)));
     by("controls").addEventListener("submit", (event) => event.preventDefault());
     by("resource").addEventListener("change", () => { view.resource = by("resource").value; view.page = 0; drawAll(); });
     by("order").addEventListener("change", () => { view.order = by("order").value; view.page = 0; drawAll(); });
@@ -530,7 +556,7 @@
     by("all-time").addEventListener("click", () => { view.range = null; drawAll(); });
     by("previous").addEventListener("click", () => { view.page -= 1; drawHolders(shownNodes()); });
     by("next").addEventListener("click", () => { view.page += 1; drawHolders(shownNodes()); });
-    by("more").addEventListener("click", () => { view.rows += 10 * TABLE_ROWS; drawTable(); });
+    by("more").addEventListener("click", () => { view.rows += 10 * TABLE_ROWS; drawAll(); });
     dark.addEventListener("change", () => drawAll());
     drawAll().then(() => { document.documentElement.dataset.ready = "yes"; });
   }
