@@ -57,6 +57,14 @@ COLUMNS = (
 """What is written of a record, in this order, by every plain format."""
 
 
+class Coverage(msgspec.Struct):
+    """How far journals know usage. `until`: ms. `in_use`: number of the window's intervals still in use then, of which
+    one that began just then has no record yet."""
+
+    until: int = 0
+    in_use: int = 0
+
+
 def usage(
     journals: Sequence[Journal],
     *,
@@ -64,18 +72,16 @@ def usage(
     start: int | None = None,
     end: int | None = None,
     tenant: str = "",
-    include_open: bool = False,
-    now: int | None = None,
     as_of: int | None = None,
+    coverage: Coverage | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Record]:
     """Records of one cluster from one or more of its replicas' journals, without doubles, ordered by start.
 
     `start`, `end` (ms, half open): intervals are cut to the window; an id is that of the piece. `tenant`: only this
-    tenant and its descendants. An interval that continues past `end` is complete for the window. One still open where
-    the journals end is left out, or with `include_open` counted up to there. `now`: until when the newest journal is
-    known to be complete (a running controller that wrote nothing since had nothing to write); without it, until its
-    last entry. `as_of`: as known at that time (ms); later entries are not read.
+    tenant and its descendants. An interval that continues past `end` is complete for the window; one still in use where
+    the journals end (`complete_until`) is counted up to there and `open`. `as_of`: as known at that time (ms); later
+    entries are not read. `coverage` is filled in before the first record.
 
     Raises `JournalPruned` for a pruned journal without a snapshot, ValueError for a window that ends before it
     starts, `SnapshotError` if this build cannot read a pruned journal's snapshot.
@@ -85,21 +91,44 @@ def usage(
     with ExternalSort(SourcedRecord, order) as sourced, ExternalSort(Record, by_beginning) as kept:
         knowledge = []
         report = _Report(journals, progress)
-        newest = max((journal.last_at for journal in journals), default=0)
         for number, journal in enumerate(journals):
-            current = now if journal.last_at == newest else None
-            reader = _Reader(journal, UsageFold(cluster), start, current, as_of)
+            reader = _Reader(journal, UsageFold(cluster), start, as_of)
             for record, provisional in reader.records(report):
                 if _within(record, start, end):
                     sourced.add(SourcedRecord(record, number, provisional))
             knowledge.append(reader.knowledge)
         known = max((one.until for one in knowledge), default=0)
+        coverage = coverage or Coverage()
+        coverage.until = known
         for record in merge(sourced, knowledge):
-            piece = _piece(record, start, end, known, include_open)
-            if piece is not None and (not tenant or tenant in piece.tenants):
+            piece = _piece(record, start, end, known)
+            if tenant and tenant not in piece.tenants:
+                continue
+            coverage.in_use += piece.open
+            if piece.end > piece.start:
                 kept.add(piece)
         report.done()
         yield from kept
+
+
+def complete_until(journals: Sequence[Journal]) -> int:
+    """Time (ms) up to which the journals together know all usage: the last entry, or the last mark of a replica that
+    had nothing to write (J3); 0 without entries."""
+    return max((max(journal.last_at, journal.watched_until) for journal in journals), default=0)
+
+
+def complete_since(journals: Sequence[Journal]) -> int:
+    """Time (ms) from which the journals together know all usage: 0, or where each was pruned to."""
+    return min((_pruned_to(journal) for journal in journals), default=0)
+
+
+def _pruned_to(journal: Journal) -> int:
+    if journal.first_seq <= 1:
+        return 0
+    found = journal.nearest_snapshot(seq=journal.first_seq - 1)
+    if found is None:
+        raise JournalPruned(1, journal.first_seq)
+    return found.at
 
 
 def rfc3339(time: int) -> str:
@@ -126,14 +155,12 @@ def _within(record: Record, start: int | None, end: int | None) -> bool:
     return (start is None or record.end > start or record.open) and (end is None or record.start < end)
 
 
-def _piece(record: Record, start: int | None, end: int | None, known: int, include_open: bool) -> Record | None:
+def _piece(record: Record, start: int | None, end: int | None, known: int) -> Record:
     complete = end is not None and known >= end
-    if record.open and not complete and not include_open:
-        return None
     piece = record.cut(start, end)
     if complete and piece.open:
         piece = msgspec.structs.replace(piece, open=False)
-    return piece if piece.end > piece.start else None
+    return piece
 
 
 class _Report:
@@ -157,13 +184,10 @@ class _Report:
 class _Reader:
     """One journal's records; `knowledge` once they have been read."""
 
-    def __init__(
-        self, journal: Journal, usage_fold: UsageFold, start: int | None, now: int | None, as_of: int | None
-    ) -> None:
+    def __init__(self, journal: Journal, usage_fold: UsageFold, start: int | None, as_of: int | None) -> None:
         self._journal = journal
         self._usage = usage_fold
         self._as_of = as_of
-        self._now = now
         self._state = _begin(journal, start if start is None or as_of is None else min(start, as_of))
         self.knowledge = Knowledge(0)
 
@@ -189,7 +213,7 @@ class _Reader:
             for record in self._usage.step(state, entry):
                 yield record, False
         watched_until = self._journal.watched_until if state.synced else 0
-        until = max(state.now, watched_until, self._now or 0)
+        until = max(state.now, watched_until)
         if self._as_of is not None:
             until = self._as_of if went_on else min(until, max(self._as_of, state.now))
         if since is not None:

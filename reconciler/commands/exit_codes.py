@@ -20,7 +20,8 @@ EXIT_PIPE = 141
 
 EXIT_CODES = {
     0: "success: done, no difference, everything fits",
-    EXIT_DIFFERS: "negative: a decision differs, something is blocked, left over or unpriced, no such subject or time",
+    EXIT_DIFFERS: "negative: a decision differs, something is blocked, left over or unpriced, a billing period is not "
+    "covered, no such subject or time",
     EXIT_USAGE: "invalid argument, manifest or price book; nothing was done",
     EXIT_JOURNAL: "not a readable journal: missing, corrupt, locked by another process or from a newer build",
     EXIT_CLUSTER: "the cluster is unreachable or denies access, or the kubeconfig is invalid",

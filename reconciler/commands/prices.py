@@ -71,7 +71,7 @@ def _used(files: tuple[str, ...]) -> dict[tuple[str, UsageState], int]:
         return used
     with ExitStack() as stack:
         journals = [stack.enter_context(opened(file)) for file in files]
-        for record in export.usage(journals, cluster="", include_open=True):
+        for record in export.usage(journals, cluster=""):
             used.setdefault((sku(record), record.state), record.start)
     return used
 

@@ -172,6 +172,7 @@ class Controller:
                 self._term.cancel()
         self.loop.step()
         self.loop.save()
+        self._mark()
         self.journal.checkpoint()
 
     async def _drain(self, released: asyncio.Event, electing: asyncio.Future[Any]) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from journal import events
 from journal.events import Entry
 from journal.store import JournalPruned, MemoryJournal
-from reconciler.billing.export import COLUMNS, row, usage, write_csv, write_jsonl
+from reconciler.billing.export import COLUMNS, complete_until, row, usage, write_csv, write_jsonl
 from reconciler.billing.external_sort import ExternalSort
 from reconciler.core import snapshot
 from reconciler.core.fold import fold
@@ -38,7 +38,6 @@ def journal_of(entries: list[Entry]) -> MemoryJournal:
 
 
 def export(*journals: MemoryJournal, **options: Any) -> list[Record]:
-    options.setdefault("include_open", True)
     return list(usage(journals, cluster="c1", **options))
 
 
@@ -96,10 +95,10 @@ def test_u2_a_replica_that_returns_invents_nothing_beside_one_that_stayed(seed: 
     ready = 25
     start = data.draw(st.integers(ready, len(world.told) - 1))
     gappy = journal_of(world.follower((start, data.draw(st.integers(start + 1, len(world.told))))))
-    check_no_overlap(export(gappy, now=world.at))
+    check_no_overlap(export(gappy))
     whole = journal_of(world.entries)
-    assert text(export(whole, gappy, now=world.at)) == text(export(whole, now=world.at))
-    assert text(export(gappy, whole, now=world.at)) == text(export(whole, now=world.at))
+    assert text(export(whole, gappy)) == text(export(whole))
+    assert text(export(gappy, whole)) == text(export(whole))
 
 
 @given(seed=st.integers(0, 2**32), steps=st.integers(2, 30), cut=st.floats(0.01, 0.99))
@@ -361,19 +360,19 @@ def test_u1_another_tenant_splits_the_interval() -> None:
     ]
 
 
-def test_u3_open_intervals_are_selectable_and_a_past_window_needs_them_not() -> None:
-    """U3: what goes on past the window is complete within it."""
+def test_u3_what_is_in_use_where_the_journal_ends_is_open_and_a_past_window_is_complete() -> None:
+    """U3, J3: a mark extends what the journal knows."""
     world = story()
     world.order("d1")
     world.wait(100)
     journal = journal_of(world.entries)
-    assert export(journal, include_open=False) == []
     (open_one,) = export(journal)
-    assert open_one.open and open_one.end == world.at
-    (past,) = export(journal, include_open=False, end=FIRST + 50_000)
+    assert open_one.open and open_one.end == world.at == complete_until([journal])
+    (past,) = export(journal, end=FIRST + 50_000)
     assert not past.open and past.exact and past.end == FIRST + 50_000
-    (later,) = export(journal, now=world.at + 5_000)
-    assert later.end == world.at + 5_000
+    journal.mark(world.at + 5_000)
+    (later,) = export(journal)
+    assert later.open and later.end == world.at + 5_000 == complete_until([MemoryJournal(), journal])
 
 
 def test_u3_pieces_of_one_interval_have_ids_of_their_own_and_name_it() -> None:

@@ -180,7 +180,7 @@ def test_u3_a_closed_period_is_exported_byte_equal_and_late_facts_are_correction
 
 def _statement(world: Story, period: tuple[int, int]) -> str:
     journal = journal_of(world.entries)
-    charges = statement([journal], cluster="c1", start=period[0], end=period[1], now=world.at)
+    charges = statement([journal], cluster="c1", start=period[0], end=period[1])
     return focus(charges, start=period[0])
 
 
@@ -190,13 +190,13 @@ def test_u3_all_statements_together_are_all_there_was(seed: int, steps: int) -> 
     """U2, U3: periods and their corrections sum to the unit-seconds of the whole, as known when the last closed."""
     world = play(seed, steps)
     journal = journal_of(world.entries)
-    now = world.at + 2 * CLOSE_AFTER_MILLISECONDS
+    journal.mark(world.at + 2 * CLOSE_AFTER_MILLISECONDS)
     end = FIRST + -(-(world.at - FIRST) // 600_000) * 600_000
     total = 0
     for start in range(FIRST, end, 600_000):
-        for charge in statement([journal], cluster="c1", start=start, end=start + 600_000, now=now):
+        for charge in statement([journal], cluster="c1", start=start, end=start + 600_000):
             total += charge.sign * charge.record.unit_milliseconds
-    whole = export(journal, start=FIRST, end=end, now=now)
+    whole = export(journal, start=FIRST, end=end)
     assert total == sum(one.unit_milliseconds for one in whole)
 
 

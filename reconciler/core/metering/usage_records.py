@@ -126,7 +126,7 @@ class UsageFold:
         for one in state.meter.open(state, now):
             if isinstance(one, Interval):
                 yield self._record(one.what, one.start, one.end)
-            elif now > one.start.at:
+            elif now >= one.start.at:
                 yield self._open(one, now)
 
     def _open(self, span: Span, now: int) -> Record:
