@@ -38,6 +38,16 @@ class Uninstalled(msgspec.Struct, frozen=True):
     classes: int = 0
 
 
+class Preview(msgspec.Struct, frozen=True):
+    """What an uninstall would change: the kinds of the webhook configurations, the replicas to scale to zero (None: no
+    such StatefulSet), and how many devices and classes carry our finalizer."""
+
+    configurations: tuple[str, ...] = ()
+    replicas: int | None = None
+    devices: int = 0
+    classes: int = 0
+
+
 class _Metadata(msgspec.Struct, rename="camel"):
     name: str = ""
     namespace: str = ""
@@ -58,7 +68,12 @@ class _Status(msgspec.Struct):
     replicas: int = 0
 
 
+class _Spec(msgspec.Struct):
+    replicas: int = 1
+
+
 class _Workload(msgspec.Struct):
+    spec: _Spec = msgspec.field(default_factory=_Spec)
     status: _Status = msgspec.field(default_factory=_Status)
 
 
@@ -79,6 +94,51 @@ async def uninstall(
     devices = await _release_all(cluster, DEVICE, DEVICE_FINALIZER, sleep)
     classes = await _release_all(cluster, CLASS, CLASS_FINALIZER, sleep)
     return Uninstalled(configurations=removed, stopped=stopped, devices=devices, classes=classes)
+
+
+async def preview(
+    cluster: Cluster,
+    webhook_config_name: str,
+    *,
+    namespace: str = "",
+    workload: str = "",
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> Preview:
+    """What `uninstall` would do with these arguments; only reads. Raises the port's errors other than a passing
+    `Unavailable`."""
+    found = [
+        kind.name
+        for kind in (VALIDATING_WEBHOOKS, MUTATING_WEBHOOKS)
+        if await _found(cluster, kind, "", webhook_config_name, sleep) is not None
+    ]
+    answer = await _found(cluster, STATEFUL_SET, namespace, workload, sleep) if workload else None
+    return Preview(
+        configurations=tuple(found),
+        replicas=None if answer is None else msgspec.json.decode(answer, type=_Workload).spec.replicas,
+        devices=len(await _held(cluster, DEVICE, DEVICE_FINALIZER, sleep)),
+        classes=len(await _held(cluster, CLASS, CLASS_FINALIZER, sleep)),
+    )
+
+
+async def _found(
+    cluster: Cluster, kind: Kind, namespace: str, name: str, sleep: Callable[[float], Awaitable[None]]
+) -> bytes | None:
+    try:
+        return await UNINSTALL.call(lambda: cluster.get(kind, namespace, name), sleep)
+    except (NotFound, KindMissing):
+        return None
+
+
+async def _held(
+    cluster: Cluster, kind: Kind, finalizer: str, sleep: Callable[[float], Awaitable[None]]
+) -> list[_Metadata]:
+    """Every object of a kind that carries our finalizer."""
+    try:
+        body = await UNINSTALL.call(partial(cluster.list, kind), sleep)
+    except KindMissing:
+        return []
+    listed = msgspec.json.decode(body, type=_List).items or []
+    return [item.metadata for item in listed if finalizer in (item.metadata.finalizers or ())]
 
 
 async def _delete(cluster: Cluster, kind: Kind, name: str) -> int:
@@ -112,14 +172,10 @@ async def _release_all(cluster: Cluster, kind: Kind, finalizer: str, sleep: Call
     count, problem = 0, ""
     for _ in range(ROUNDS):
         try:
-            body = await UNINSTALL.call(partial(cluster.list, kind), sleep)
-        except KindMissing:
-            return count
+            held = await _held(cluster, kind, finalizer, sleep)
         except Unavailable as error:
             problem = error.message
             break
-        listed = msgspec.json.decode(body, type=_List).items or []
-        held = [item.metadata for item in listed if finalizer in (item.metadata.finalizers or ())]
         if not held:
             return count
         for found in held:

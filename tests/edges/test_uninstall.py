@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from journal.store import MemoryJournal
+from reconciler.cluster.kube import KubeCluster
 from reconciler.cluster.memory import Call, Fault, MemoryCluster
 from reconciler.cluster.memory.cluster import MemoryPort
 from reconciler.cluster.port import Unavailable
@@ -21,7 +23,8 @@ from reconciler.core.model.objects import (
 )
 from reconciler.core.model.vocabulary import CLASS_FINALIZER, DEVICE_FINALIZER
 from reconciler.demo.environment import Environment
-from reconciler.runtime.uninstall import ROUNDS, Uninstalled, UninstallIncomplete, uninstall
+from reconciler.runtime.uninstall import ROUNDS, Preview, Uninstalled, UninstallIncomplete, preview, uninstall
+from tests.edges.cli import run
 from tests.edges.memory_cluster import HandClock, named
 
 A10 = "nvidia.com/GA102GL_A10"
@@ -105,6 +108,78 @@ async def test_C47_configurations_go_first_then_the_controller_then_finalizers()
     assert steps[3:] == ["patch GPUDevice", "patch GPUDevice", "patch GPUClass"]
     assert port.done.count("look") == 2, "it waited for the controller's pods to end"
     assert finalizers(cluster) == ["other/one"]
+
+
+class ReadOnly:
+    """The port without its writes."""
+
+    def __init__(self, port: Any) -> None:
+        self.get, self.list = port.get, port.list
+
+
+async def test_C47_a_dry_run_says_what_an_uninstall_would_do_and_changes_nothing() -> None:
+    cluster = MemoryCluster(HandClock())
+    port = await installed(cluster)
+    before = cluster.resource_version
+    planned = await preview(ReadOnly(cluster.as_user("x")), CONFIG, namespace=NS, workload=WORKLOAD, sleep=no_sleep)
+    assert planned == Preview(
+        configurations=(VALIDATING_WEBHOOKS.name, MUTATING_WEBHOOKS.name), replicas=2, devices=2, classes=1
+    )
+    assert cluster.resource_version == before
+    done = await remove(port)
+    assert (done.configurations, done.devices, done.classes) == (2, planned.devices, planned.classes)
+    after = await preview(cluster.as_user("x"), CONFIG, namespace=NS, workload=WORKLOAD, sleep=no_sleep)
+    assert after == Preview(replicas=0)
+
+
+async def test_C47_a_dry_run_where_nothing_is_installed_finds_nothing() -> None:
+    cluster = MemoryCluster(HandClock())
+    for kind in (DEVICE, CLASS, MUTATING_WEBHOOKS, STATEFUL_SET):
+        cluster.uninstall_kind(kind)
+    assert await preview(cluster.as_user("x"), CONFIG, namespace=NS, workload=WORKLOAD) == Preview()
+
+
+async def test_N6_a_dry_run_waits_for_an_api_server_that_is_away_for_a_moment() -> None:
+    cluster = MemoryCluster(HandClock())
+    await installed(cluster)
+    answers: dict[str, int] = {}
+
+    def twice(call: Call) -> Fault | None:
+        where = f"{call.verb} {call.kind}"
+        answers[where] = answers.get(where, 0) + 1
+        return Fault.UNAVAILABLE if answers[where] <= 2 else None
+
+    cluster.faults = twice
+    planned = await preview(cluster.as_user("x"), CONFIG, namespace=NS, workload=WORKLOAD, sleep=no_sleep)
+    assert (planned.replicas, planned.devices) == (2, 2)
+
+
+def test_C47_the_command_prints_a_line_for_each_change_of_a_dry_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = MemoryCluster(HandClock())
+    asyncio.run(installed(cluster))
+
+    class Closing(ReadOnly):
+        async def close(self) -> None:
+            """Nothing is open."""
+
+    async def connect(kubeconfig: str | None) -> Any:
+        return Closing(cluster.as_user("x"))
+
+    monkeypatch.setattr(KubeCluster, "connect", connect)
+    chart = ("--webhook-config-name", CONFIG, "--namespace", NS, "--workload", WORKLOAD)
+    result = run("uninstall", *chart, "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines() == [
+        f"would delete ValidatingWebhookConfiguration {CONFIG}",
+        f"would delete MutatingWebhookConfiguration {CONFIG}",
+        f"would scale StatefulSet {NS}/{WORKLOAD} from 2 replicas to 0",
+        f"would remove the finalizer {DEVICE_FINALIZER} from 2 GPUDevices",
+        f"would remove the finalizer {CLASS_FINALIZER} from 1 GPUClass",
+        "nothing was changed",
+    ]
+    for kind in (DEVICE, CLASS, MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, STATEFUL_SET):
+        cluster.uninstall_kind(kind)
+    assert run("uninstall", *chart, "--dry-run").output.splitlines() == ["nothing to remove", "nothing was changed"]
 
 
 async def test_C47_a_second_run_finds_nothing_to_do() -> None:
