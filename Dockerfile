@@ -1,8 +1,9 @@
 # The image of the controller, the node agent and the uninstall job.
 #
-#   docker build -t gpu-binder:0.1.0 --build-arg VERSION=0.1.0 --build-arg REVISION="$(git rev-parse HEAD)" .
-#   docker buildx build --sbom=true --provenance=true -t gpu-binder:0.1.0 .      # with an SBOM of the whole image
-#   cyclonedx-py requirements requirements.lock > sbom.json                      # an SBOM of the Python side alone
+#   docker build -t REGISTRY/gpu-binder:0.1.0 . && docker push REGISTRY/gpu-binder:0.1.0
+#   docker build -t REGISTRY/gpu-binder:0.1.0 --build-arg REVISION="$(git rev-parse HEAD)" .   # labelled with the commit
+#   docker buildx build --sbom=true --provenance=true -t REGISTRY/gpu-binder:0.1.0 .   # an SBOM of the whole image
+#   cyclonedx-py requirements requirements.lock > sbom.json   # an SBOM of the Python side alone
 #
 # It runs as any user that is not root on a read-only root file system and writes to the mounted journal only.
 ARG PYTHON_VERSION=3.11

@@ -34,12 +34,23 @@ app.kubernetes.io/part-of: gpu-binder
 {{- end }}
 {{- end }}
 
+{{- define "gpu-binder.registry" -}}
+{{- (.Values.global | default dict).imageRegistry | default .Values.image.registry }}
+{{- end }}
 {{- define "gpu-binder.image" -}}
+{{- with include "gpu-binder.registry" . }}{{ . }}/{{ end }}
 {{- with .Values.image }}
 {{- if .digest }}{{ .repository }}@{{ .digest }}
 {{- else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* How the image is built and named, on one line: (list context registry). */}}
+{{- define "gpu-binder.build" -}}
+{{- $root := index . 0 }}
+{{- $image := printf "%s/%s:%s" (index . 1) $root.Values.image.repository ($root.Values.image.tag | default $root.Chart.AppVersion) }}
+{{- printf "docker build -t %s . && docker push %s" $image $image }}
 {{- end }}
 
 {{- define "gpu-binder.serviceAccount" -}}{{ include "gpu-binder.fullname" . }}{{- end }}
@@ -91,6 +102,9 @@ matchExpressions:
 
 {{/* Mistakes that a schema cannot see. */}}
 {{- define "gpu-binder.check" -}}
+{{- if not (or (include "gpu-binder.registry" .) (regexMatch "^([^/]*[.:][^/]*|localhost)/" .Values.image.repository)) }}
+{{- fail (printf "image.registry is not set: run `%s` at the root of the source and add `--set image.registry=REGISTRY`" (include "gpu-binder.build" (list . "REGISTRY"))) }}
+{{- end }}
 {{- if le (int .Values.webhooks.timeoutSeconds) (add1 (int .Values.controller.bindDeadlineSeconds) | int) }}
 {{- fail (printf "webhooks.timeoutSeconds (%d) must be at least 2 above controller.bindDeadlineSeconds (%d), so that a start is answered before the API server gives up" (int .Values.webhooks.timeoutSeconds) (int .Values.controller.bindDeadlineSeconds)) }}
 {{- end }}

@@ -20,6 +20,9 @@ RELEASE = "gpu-binder"
 CLUSTER_NAME = f"{NAMESPACE}-{RELEASE}"
 MONITORING_APIS = ("monitoring.coreos.com/v1/ServiceMonitor", "monitoring.coreos.com/v1/PrometheusRule")
 
+ENABLED = {"gpu.enabled": True, "image.registry": "registry.example.org"}
+"""The least that renders the chart."""
+
 Manifest = dict[str, Any]
 
 
@@ -57,16 +60,16 @@ def _template(chart: str, *arguments: str) -> tuple[Manifest, ...]:
 
 
 def render(values: dict[str, Any] | None = None, *, monitoring: bool = False) -> list[Manifest]:
-    """Objects of the chart with `gpu.enabled`, hooks included."""
+    """Objects of the chart with `ENABLED` and these values, hooks included."""
     apis = [part for api in MONITORING_APIS if monitoring for part in ("--api-versions", api)]
-    return list(_template(str(CHART), *flags({"gpu.enabled": True} | (values or {})), *apis))
+    return list(_template(str(CHART), *flags(ENABLED | (values or {})), *apis))
 
 
 def render_error(values: dict[str, Any]) -> str:
     """The message with which rendering these values fails."""
     done = helm(
         "template", RELEASE, str(CHART), "--namespace", NAMESPACE,
-        *flags({"gpu.enabled": True} | values), check=False,
+        *flags(ENABLED | values), check=False,
     )  # fmt: skip
     assert done.returncode, "these values were accepted"
     return done.stderr

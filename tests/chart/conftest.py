@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.chart.api import Api, Refused, wait_until
-from tests.chart.charting import CHART, NAMESPACE, RELEASE, ROOT, flags, helm
+from tests.chart.charting import CHART, ENABLED, NAMESPACE, RELEASE, ROOT, flags, helm
 from tests.realserver.controlplane import ControlPlane
 
 FOREIGN = ROOT / "tests/realserver/foreign_crds"
@@ -61,7 +61,7 @@ def release_on(server: Api, **values: Any) -> Iterator[None]:
 
 def install(server: Api, **values: Any) -> None:
     """Install the chart over CRDs that other suites applied, its Service led to this machine."""
-    given = flags({"gpu.enabled": True} | values)
+    given = flags(ENABLED | values)
     helm_on(server, "install", RELEASE, str(CHART), "--take-ownership", *given)
     # No request of a test leaves the loopback: nothing would carry it to a cluster address.
     local = {"type": "ExternalName", "externalName": "localhost", "clusterIP": None, "clusterIPs": None}

@@ -5,13 +5,13 @@ import sys
 
 import yaml
 
-from tests.chart.charting import CHART, EXAMPLE, flags, helm_binary
+from tests.chart.charting import CHART, ENABLED, EXAMPLE, flags, helm_binary
 
 MODES = {
     "off": {},
-    "defaults": {"gpu.enabled": True},
-    "everything": {
-        "gpu.enabled": True,
+    "defaults": ENABLED,
+    "everything": ENABLED
+    | {
         "certificates.mode": "CertManager",
         "journal.persistence.enabled": True,
         "rbac.classesReadableByAll": True,
@@ -21,8 +21,8 @@ MODES = {
         "monitoring.dashboard.kind": "GrafanaDashboard",
         "imagePullSecrets": [{"name": "registry"}],
     },
-    "least": {
-        "gpu.enabled": True,
+    "least": ENABLED
+    | {
         "controller.replicas": 1,
         "policy.enabled": False,
         "nodeAgent.enabled": False,

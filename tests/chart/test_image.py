@@ -2,9 +2,10 @@
 
 import re
 
+import pytest
 import yaml
 
-from tests.chart.charting import CHART, ROOT, pick, render
+from tests.chart.charting import CHART, ENABLED, RELEASE, ROOT, flags, helm, pick, pod_specs, render, render_error
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 INSTRUCTIONS = [line for line in DOCKERFILE.splitlines() if line and not line.lstrip().startswith("#")]
@@ -21,6 +22,60 @@ def test_the_image_runs_as_the_user_of_the_chart_without_root():
     (user,) = [line.split()[1] for line in INSTRUCTIONS if line.startswith("USER")]
     context = pick(render(), "StatefulSet")["spec"]["template"]["spec"]["securityContext"]
     assert user == f"{context['runAsUser']}:{context['runAsGroup']}"
+
+
+def images(values):
+    """The images of all pods, which are one."""
+    specs = pod_specs(render(values))
+    assert len(specs) == 3
+    (image,) = {container["image"] for spec in specs.values() for container in spec["containers"]}
+    return image
+
+
+DIGEST = "sha256:" + "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("values", "image"),
+    [
+        ({"image.registry": "r.example:5000/team"}, "r.example:5000/team/gpu-binder:0.1.0"),
+        ({"image.registry": "r.example", "image.tag": "v2"}, "r.example/gpu-binder:v2"),
+        ({"image.registry": "r.example", "image.digest": DIGEST, "image.tag": "v2"}, f"r.example/gpu-binder@{DIGEST}"),
+        ({"image.registry": "r.example", "global.imageRegistry": "mirror.example"}, "mirror.example/gpu-binder:0.1.0"),
+        ({"image.registry": "", "global.imageRegistry": "mirror.example"}, "mirror.example/gpu-binder:0.1.0"),
+        ({"image.registry": "", "image.repository": "r.example/a/binder"}, "r.example/a/binder:0.1.0"),
+        ({"image.registry": "", "image.repository": "localhost/binder"}, "localhost/binder:0.1.0"),
+    ],
+)
+def test_n2_the_image_is_composed_of_registry_repository_and_tag_or_digest(values, image):
+    assert images(values) == image
+
+
+BUILD = "docker build -t REGISTRY/gpu-binder:0.1.0 . && docker push REGISTRY/gpu-binder:0.1.0"
+
+
+@pytest.mark.parametrize("repository", ["gpu-binder", "team/gpu-binder"])
+def test_n2_without_a_registry_rendering_stops_with_the_line_that_builds_the_image(repository):
+    told = render_error({"image.registry": "", "image.repository": repository})
+    assert BUILD.replace("gpu-binder", repository) in told and "--set image.registry=REGISTRY" in told
+
+
+@pytest.mark.parametrize("registry", ["https://r.example", "r.example/"])
+def test_n2_a_registry_is_a_host_and_a_path(registry):
+    assert "registry" in render_error({"image.registry": registry})
+
+
+@pytest.mark.parametrize("document", ["README.md", "chart/README.md", "Dockerfile"])
+def test_n2_documents_say_the_line_that_builds_the_image(document):
+    text = (ROOT / document).read_text()
+    assert BUILD in text
+    assert document == "Dockerfile" or "--set gpu.enabled=true --set image.registry=REGISTRY" in text
+
+
+@pytest.mark.parametrize(("values", "registry"), [({}, "REGISTRY"), (ENABLED, ENABLED["image.registry"])])
+def test_n2_the_release_notes_say_the_line_that_builds_the_image(values, registry):
+    text = helm("install", RELEASE, str(CHART), "--dry-run=client", *flags(values)).stdout
+    assert BUILD.replace("REGISTRY", registry) in text
 
 
 def test_signals_reach_the_process_itself():

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.chart.api import Refused, wait_until
-from tests.chart.charting import CHART, CLUSTER_NAME, NAMESPACE, RELEASE, flags
+from tests.chart.charting import CHART, CLUSTER_NAME, ENABLED, NAMESPACE, RELEASE, flags
 from tests.chart.conftest import helm_on, install, make_namespace, release_on
 from tests.chart.helm_hooks import FINALIZERS, HookPlayer, token_of
 from tests.chart.policy_cases import machine
@@ -15,8 +15,7 @@ from tests.chart.policy_cases import machine
 pytestmark = pytest.mark.realserver
 
 # Nodes of other suites must not take these pods: without a kubelet they would never end.
-NOWHERE = {
-    "gpu.enabled": True,
+NOWHERE = ENABLED | {
     "controller.nodeSelector": {"test": "none"},
     "nodeAgent.nodeSelector": {"test": "none"},
 }

@@ -8,6 +8,7 @@ from reconciler.runtime.settings import RunOptions
 from tests.chart.charting import (
     CHART,
     CLUSTER_NAME,
+    ENABLED,
     NAMESPACE,
     RELEASE,
     arguments,
@@ -36,7 +37,7 @@ def test_N2_nothing_renders_without_gpu_enabled(values):
 
 @pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["defaults", "everything"])
 def test_N2_the_chart_passes_lint(values):
-    done = helm("lint", "--strict", str(CHART), *flags({"gpu.enabled": True} | values))
+    done = helm("lint", "--strict", str(CHART), *flags(ENABLED | values))
     assert "0 chart(s) failed" in done.stdout
 
 

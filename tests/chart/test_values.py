@@ -5,7 +5,7 @@ import re
 import pytest
 import yaml
 
-from tests.chart.charting import CHART, flags, helm, render, render_error
+from tests.chart.charting import CHART, ENABLED, flags, helm, render, render_error
 
 
 def leaves(values, prefix=""):
@@ -51,7 +51,7 @@ def test_N2_a_wrong_value_is_refused_with_its_name(values, told):
 
 
 def test_N2_long_release_names_stay_within_a_label():
-    text = helm("template", "r" * 53, str(CHART), "--namespace", "n" * 40, *flags({"gpu.enabled": True})).stdout
+    text = helm("template", "r" * 53, str(CHART), "--namespace", "n" * 40, *flags(ENABLED)).stdout
     for item in yaml.safe_load_all(text):
         name = item["metadata"]["name"]
         assert len(name) <= (63 if item["kind"] in ("StatefulSet", "Service", "Job", "DaemonSet") else 253)
