@@ -100,6 +100,17 @@ matchExpressions:
 {{- else if $switch }}true{{ end }}
 {{- end }}
 
+{{/* A quantity in whole MiB, rounded down. */}}
+{{- define "gpu-binder.mebibytes" -}}
+{{- $unit := regexFind "[A-Za-z]*$" . }}
+{{- $powers := dict "k" 1 "M" 2 "G" 3 "T" 4 "P" 5 "Ki" 1 "Mi" 2 "Gi" 3 "Ti" 4 "Pi" 5 }}
+{{- $bytes := float64 (trimSuffix $unit .) }}
+{{- range until (get $powers $unit | default 0 | int) }}
+{{- $bytes = mulf $bytes (ternary 1024 1000 (hasSuffix "i" $unit)) }}
+{{- end }}
+{{- divf $bytes 1048576 | floor | int64 }}
+{{- end }}
+
 {{/* Mistakes that a schema cannot see. */}}
 {{- define "gpu-binder.check" -}}
 {{- if not (or (include "gpu-binder.registry" .) (regexMatch "^([^/]*[.:][^/]*|localhost)/" .Values.image.repository)) }}
@@ -110,6 +121,11 @@ matchExpressions:
 {{- end }}
 {{- if lt (int .Values.controller.attachGraceSeconds) (mul 2 (int .Values.controller.bindDeadlineSeconds) | int) }}
 {{- fail "controller.attachGraceSeconds must be at least twice controller.bindDeadlineSeconds, or a start that still waits would be released" }}
+{{- end }}
+{{- $volume := ternary "journal.persistence.size" "journal.sizeLimit" .Values.journal.persistence.enabled }}
+{{- $size := ternary .Values.journal.persistence.size .Values.journal.sizeLimit .Values.journal.persistence.enabled }}
+{{- if gt (mul 10 (int64 .Values.journal.maxMegabytes)) (mul 8 (include "gpu-binder.mebibytes" $size | int64)) }}
+{{- fail (printf "journal.maxMegabytes (%d) must be at most 80 %% of %s (%s), so that the write-ahead log and what is not pruned yet fit on the volume" (int64 .Values.journal.maxMegabytes) $volume $size) }}
 {{- end }}
 {{- if ge (int .Values.nodeAgent.intervalSeconds) (int .Values.controller.reportStaleSeconds) }}
 {{- fail "nodeAgent.intervalSeconds must be below controller.reportStaleSeconds, or every report would be silence before the next" }}

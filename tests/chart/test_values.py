@@ -23,6 +23,38 @@ def test_N2_every_value_is_documented_and_no_other():
     assert documented == list(leaves(yaml.safe_load((CHART / "values.yaml").read_text())))
 
 
+def volume(size, megabytes, *, persistent):
+    """Values of a journal of that many MiB on a claim or an emptyDir of that size."""
+    name = "journal.persistence.size" if persistent else "journal.sizeLimit"
+    return {"journal.persistence.enabled": persistent, name: size, "journal.maxMegabytes": megabytes}
+
+
+@pytest.mark.parametrize("persistent", [True, False], ids=["claim", "emptyDir"])
+@pytest.mark.parametrize(
+    ("size", "most"),
+    [
+        ("1Gi", 819),
+        ("1.5Gi", 1228),
+        ("1000Mi", 800),
+        ("1G", 762),
+        ("2000000000", 1525),
+        ("1048576Ki", 819),
+        ("1Ti", 838860),
+        ("1T", 762939),
+    ],
+)
+def test_n2_the_journal_leaves_a_fifth_of_its_volume(size, most, persistent):
+    assert render(volume(size, most, persistent=persistent))
+    told = render_error(volume(size, most + 1, persistent=persistent))
+    name = "journal.persistence.size" if persistent else "journal.sizeLimit"
+    assert f"journal.maxMegabytes ({most + 1}) must be at most 80 % of {name} ({size})" in told
+
+
+def test_n2_only_the_volume_in_use_bounds_the_journal():
+    assert render({"journal.persistence.enabled": True, "journal.sizeLimit": "1Mi"})
+    assert render({"journal.persistence.size": "1Mi"})
+
+
 @pytest.mark.parametrize(
     ("values", "told"),
     [
