@@ -53,6 +53,22 @@ app.kubernetes.io/part-of: gpu-binder
 {{- printf "docker build -t %s . && docker push %s" $image $image }}
 {{- end }}
 
+{{/* The list of both values, every name once; empty for none. */}}
+{{- define "gpu-binder.imagePullSecrets" -}}
+{{- $names := list }}
+{{- range concat .Values.imagePullSecrets ((.Values.global | default dict).imagePullSecrets | default list) }}
+{{- if kindIs "string" . }}
+{{- $names = append $names . }}
+{{- else }}
+{{- $names = append $names .name }}
+{{- end }}
+{{- end }}
+{{- range $index, $name := uniq $names }}
+{{- if $index }}{{ "\n" }}{{ end -}}
+- name: {{ $name }}
+{{- end }}
+{{- end }}
+
 {{- define "gpu-binder.serviceAccount" -}}{{ include "gpu-binder.fullname" . }}{{- end }}
 {{- define "gpu-binder.agentServiceAccount" -}}{{ include "gpu-binder.fullname" . }}-node-agent{{- end }}
 {{- define "gpu-binder.certificateSecret" -}}{{ include "gpu-binder.fullname" . }}-webhook-cert{{- end }}

@@ -78,6 +78,23 @@ def test_n2_the_release_notes_say_the_line_that_builds_the_image(values, registr
     assert BUILD.replace("REGISTRY", registry) in text
 
 
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ({}, None),
+        ({"imagePullSecrets": [{"name": "own"}]}, ["own"]),
+        ({"global.imagePullSecrets": [{"name": "platform"}]}, ["platform"]),
+        ({"imagePullSecrets": [{"name": "own"}], "global.imagePullSecrets": ["platform", "own"]}, ["own", "platform"]),
+        ({"global.imagePullSecrets": [{"name": "platform"}, "platform"]}, ["platform"]),
+    ],
+)
+def test_n2_every_pod_pulls_with_the_secrets_of_the_chart_and_of_the_platform(values, names):
+    specs = pod_specs(render(values))
+    assert len(specs) == 3
+    for spec in specs.values():
+        assert spec.get("imagePullSecrets") == (names and [{"name": name} for name in names])
+
+
 def test_signals_reach_the_process_itself():
     assert 'ENTRYPOINT ["gpu-binder"]' in INSTRUCTIONS
     assert "STOPSIGNAL SIGTERM" in INSTRUCTIONS

@@ -73,6 +73,7 @@ def test_n2_only_the_volume_in_use_bounds_the_journal():
         ({"gpu.enable": True}, "enable"),
         ({"controller.replica": 2}, "replica"),
         ({"image.digest": "sha256:1"}, "digest"),
+        ({"global.imagePullSecrets": [{"nam": "x"}]}, "imagePullSecrets"),
         ({"monitoring.runbookUrl": "RUNBOOK.md"}, "runbookUrl"),
         ({"monitoring.dashboard.kind": "Secret"}, "kind"),
         ({"monitoring.dashboard.instanceLabels": {"dashboards": None}}, "instanceLabels"),
