@@ -469,6 +469,35 @@ def test_o2_a_deleted_device_waits_for_its_vmi_then_goes() -> None:
     assert world.state.device(NS, "d1") is None
 
 
+def test_o2_a_releasing_device_reports_its_current_generation() -> None:
+    """A deletion raises the generation; a status of the generation before reads as not yet reconciled."""
+    world = World().ready(("n1", 1))
+    world.order("d1")
+    world.start("vm", "d1")
+    world.change(DEVICE, NS, "d1", deleting=world.at, generation=2)
+    device = world.device("d1")
+    assert (device.phase, device.observed_generation) == (Phase.RELEASING, 2)
+    assert {condition.observed_generation for condition in device.conditions} == {2}
+    since = device.phase_since
+    world.later(5)
+    decided = len(world.decisions)
+    world.change(DEVICE, NS, "d1", generation=3)
+    device = world.device("d1")
+    assert (device.phase, device.phase_since, device.observed_generation) == (Phase.RELEASING, since, 3)
+    assert [decision.action for decision in world.decisions[decided:]] == [Action.AWAIT]
+
+
+def test_o2_a_device_that_others_keep_reports_its_current_generation_once_its_units_are_released() -> None:
+    world = World().ready(("n1", 1))
+    world.order("d1")
+    other = (*world.device("d1").finalizers, "example.org/audit")
+    world.change(DEVICE, NS, "d1", finalizers=other)
+    world.change(DEVICE, NS, "d1", deleting=world.at, generation=2)
+    device = world.device("d1")
+    assert device.finalizers == ("example.org/audit",)
+    assert (device.phase, device.placement, device.observed_generation) == (Phase.RELEASING, None, 2)
+
+
 def test_p5_a_device_deleted_while_its_vmi_never_appears_goes_after_the_grace_time() -> None:
     """Found by simulation seed 67: a new journal knew nothing of a VMI that had come and gone."""
     world = World().ready(("n1", 1))

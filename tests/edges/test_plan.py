@@ -29,6 +29,7 @@ from reconciler.core.model.references import TemplateReference
 from reconciler.core.model.vocabulary import DEVICE_FINALIZER, Outcome, Phase, Reason
 from reconciler.debugging.planning import drain as drains
 from reconciler.debugging.planning import plan as plans
+from reconciler.debugging.planning import what_if
 from reconciler.debugging.planning.plan import Plan
 from tests.core.world import NS, R, World
 
@@ -54,6 +55,67 @@ def template(world: World, name: str, class_name: str, count: int) -> None:
             finalizers=(DEVICE_FINALIZER,),
         ),
     )
+
+
+def releasing() -> World:
+    """A device of two units that is deleted while its VM runs."""
+    world = World().ready(("n1", 2))
+    world.order("d1", count=2)
+    world.start("vm", "d1", units=2)
+    world.change(DEVICE, NS, "d1", deleting=world.at)
+    assert world.device("d1").phase == Phase.RELEASING
+    return world
+
+
+RELEASING = f"GPUDevice {NS}/d1 is Releasing: its 2 units on node n1 are taken until VMI vm has ended"
+
+
+def test_o2_a_start_with_a_releasing_device_is_blocked_and_says_so() -> None:
+    world = releasing()
+    found = plans.plan_start(world.state, VMI.name, start_of(world, "other", ["d1"], []))
+    assert found.outcome == plans.Outcome.BLOCKED
+    assert found.blockers[0].reason == Reason.DEVICE_DELETED
+    assert (Reason.DEVICE_DELETED.value, RELEASING) in [(one.reason, one.message) for one in found.blockers]
+
+
+def test_o2_an_order_under_the_name_of_a_releasing_device_is_blocked_and_says_so() -> None:
+    world = releasing()
+    order = Order(namespace=NS, class_name="a10", count=2)
+    found = plans.plan_order(world.state, DEVICE.name, "d1", order)
+    assert (found.outcome, found.blockers[0].reason, found.blockers[0].message) == (
+        plans.Outcome.BLOCKED,
+        Reason.DEVICE_DELETED.value,
+        RELEASING,
+    )
+
+
+def test_o2_a_restart_of_the_vm_of_a_releasing_device_finds_it_deleted() -> None:
+    """The restart frees its units but brings the device no owner back."""
+    world = releasing()
+    tried = what_if.copy(world.state)
+    what_if.stop(tried, NS, "vm")
+    device = tried.device(NS, "d1")
+    assert device is not None and device.deleting is not None and device.placement is None
+    assert (tried.units_on("n1", R).free, tried.held(R)) == (2, 0)
+    found = plans.plan_start(tried, VMI.name, start_of(world, "vm", [], [("a10", 2)]))
+    assert found.outcome == plans.Outcome.BOUND
+    found = plans.plan_start(tried, VMI.name, Start(namespace=NS, vmi_name="vm", devices=(device,)))
+    assert [one.reason for one in found.blockers] == [Reason.DEVICE_DELETED, Reason.DEVICE_DELETED]
+    assert found.blockers[1].message == f"GPUDevice {NS}/d1 is Releasing: it goes when its VM stops"
+
+
+def test_o2_units_of_a_releasing_device_are_taken_until_its_launcher_is_gone() -> None:
+    world = releasing()
+    start = start_of(world, "other", [], [("a10", 1)])
+
+    def outcome() -> plans.Outcome:
+        return plans.plan_start(world.state, VMI.name, start).outcome
+
+    assert outcome() == plans.Outcome.BLOCKED
+    world.gone(VMI, NS, "vm")
+    assert world.state.device(NS, "d1") is None and outcome() == plans.Outcome.BLOCKED
+    world.gone(POD, NS, "virt-launcher-vm")
+    assert outcome() == plans.Outcome.BOUND
 
 
 def start_of(world: World, vmi: str, devices: Sequence[str], templates: Sequence[tuple[str, int]]) -> Start:

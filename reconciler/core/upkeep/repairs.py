@@ -59,11 +59,12 @@ def device(state: PlacementState, item: WorkItem) -> Decision | None:
 
 def _deleted(state: PlacementState, found: Device) -> Decision | None:
     """Releasing while its VMI uses the units; then the units are returned in a status every replica sees; then our
-    finalizer is removed (O2, U1)."""
+    finalizer is removed (O2, U1). observedGeneration follows where somebody can still read it: on a device that waits
+    or that other finalizers keep."""
     if DEVICE_FINALIZER not in found.finalizers:
         return None
     if holds_units(found) and _vmi_lives(state, found):
-        if found.phase == Phase.RELEASING:
+        if found.phase == Phase.RELEASING and found.observed_generation == found.generation:
             return None
         vmi = found.attachment.vmi_name if found.attachment is not None else ""
         message = f"deleted; it goes when VMI {vmi} has ended"
@@ -71,15 +72,18 @@ def _deleted(state: PlacementState, found: Device) -> Decision | None:
             found,
             Phase.RELEASING,
             state.now,
+            observed_generation=found.generation,
             conditions=held(found, True, "Releasing", message, state.now),
         )
         return _releasing(found, after, Action.AWAIT, message)
     released = found.phase == Phase.RELEASING and found.attachment is None and found.placement is None
     if accepted(found) and not released:
+        stays = found.phase == Phase.RELEASING or found.finalizers != (DEVICE_FINALIZER,)
         after = msgspec.structs.replace(
             found,
             phase=Phase.RELEASING.value,
             phase_since=state.now,
+            observed_generation=found.generation if stays else found.observed_generation,
             attachment=None,
             bind_request=None,
             bind_answer=None,

@@ -19,8 +19,10 @@ import msgspec
 from reconciler.core.admission import checks, placement
 from reconciler.core.admission.checks import ABOUT_A_START, ABOUT_AN_ORDER, ABOUT_THE_CLASS, Order, Refusal, Start
 from reconciler.core.admission.placement import SetRequest, Verdict
-from reconciler.core.model.objects import Model
+from reconciler.core.model.objects import Device, Model
 from reconciler.core.model.references import TemplateReference
+from reconciler.core.model.text import are, counted
+from reconciler.core.model.vocabulary import Reason
 from reconciler.core.state.placement_state import PlacementState
 from reconciler.debugging import explain
 
@@ -67,7 +69,7 @@ def plan_start(
 ) -> Plan:
     """The binder's answer to a start on this state. `refused`: the webhook's own refusals before that;
     `kind`: of the manifest."""
-    found = [*refused, *start_refusals(state, start)]
+    found = [*refused, *start_refusals(state, start), *_releasing(start.devices)]
     wanted = _known(checks.set_request(state, start))
     chosen = placement.choose(state, wanted) if not found else None
     return Plan(
@@ -93,7 +95,8 @@ def plan_order(
     notes: Sequence[str] = (),
 ) -> Plan:
     """Whether the binder would hold an order on this state (P1b). `refused`: as in `plan_start`."""
-    found = [*refused, *order_refusals(state, order)]
+    known = state.device(order.namespace, name)
+    found = [*refused, *_releasing([known] if known is not None else []), *order_refusals(state, order)]
     template = TemplateReference(order.class_name, order.count)
     asked = Start(namespace=order.namespace, vmi_name="", templates=(template,))
     wanted = _known(checks.set_request(state, asked))
@@ -107,6 +110,23 @@ def plan_order(
         budgets=tuple(explain.budget_lines(state, order.namespace, [order.class_name])),
         notes=tuple(notes),
     )
+
+
+def _releasing(devices: Iterable[Device]) -> Iterator[Refusal]:
+    """What a deleted device that holds or held units still waits for (O2)."""
+    for device in devices:
+        if device.deleting is None:
+            continue
+        message = f"GPUDevice {device.namespace}/{device.name} is Releasing: "
+        if device.placement is None or device.attachment is None:
+            message += "it goes when its VM stops"
+        else:
+            units, node = counted(device.placement.units, "unit"), device.placement.node
+            message += (
+                f"its {units} on node {node} {are(device.placement.units)} taken until VMI "
+                f"{device.attachment.vmi_name} has ended"
+            )
+        yield Refusal(reason=Reason.DEVICE_DELETED, message=message)
 
 
 def _known(wanted: SetRequest) -> SetRequest:

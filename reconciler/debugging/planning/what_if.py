@@ -75,7 +75,8 @@ def restart_of(state: PlacementState, namespace: str, vmi_name: str) -> Start:
 
 
 def stop(state: PlacementState, namespace: str, vmi_name: str) -> None:
-    """Remove the VMI and its launchers: held devices are Held, template devices and deleted ones go (P5)."""
+    """Remove the VMI and its launchers: held devices are Held, template devices go (P5). Deleted ones lose everything
+    they hold and stay as deleted, so that a start that refers to one is told so."""
     vmi = state.vmi(namespace, vmi_name)
     if vmi is not None:
         for pod in state.launchers(vmi):
@@ -86,11 +87,11 @@ def stop(state: PlacementState, namespace: str, vmi_name: str) -> None:
 
 
 def _released(state: PlacementState, device: Device) -> Device | None:
-    if device.template or device.deleting is not None:
+    if device.template:
         return None
     return moved(
         device,
-        Phase.HELD if accepted(device) else Phase.PENDING,
+        Phase.HELD if accepted(device) and device.deleting is None else Phase.PENDING,
         state.now,
         attachment=None,
         bind_request=None,
