@@ -25,7 +25,7 @@ def server(control_plane: ControlPlane) -> Api:
         if not api.exists("CustomResourceDefinition", crd["metadata"]["name"]):
             api.create(crd)
     for crd in wanted:
-        wait_until(lambda name=crd["metadata"]["name"]: _established(api, name), "the CRD is served")
+        wait_until(lambda crd=crd: _served(api, crd), "the CRD is served")
     return api
 
 
@@ -91,6 +91,5 @@ def _namespace_made(server: Api, name: str, labels: dict[str, str]) -> bool:
     return True
 
 
-def _established(api: Api, name: str) -> bool:
-    conditions = api.get("CustomResourceDefinition", name).get("status", {}).get("conditions", [])
-    return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
+def _served(api: Api, crd: dict[str, Any]) -> bool:
+    return api.list(crd["spec"]["names"]["kind"]) is not None

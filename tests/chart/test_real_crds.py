@@ -233,9 +233,8 @@ def test_O4_tables_answer_what_whose_where_since_when(server, tenant):
 
 def test_O4_orders_can_be_selected_by_class_and_phase(server, tenant):
     name = server.create(named(DEVICE), tenant)["metadata"]["name"]
-    path = server.path("GPUDevice", tenant)
     for selector, expected in (("spec.className=a10", True), ("spec.className=other", False)):
-        items = server.call("GET", f"{path}?fieldSelector={selector}")["items"]
+        items = server.list("GPUDevice", tenant, field_selector=selector)
         assert (name in [item["metadata"]["name"] for item in items]) is expected
     server.delete("GPUDevice", name, tenant)
 

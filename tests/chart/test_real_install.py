@@ -174,7 +174,7 @@ def test_N5_an_agent_reports_for_its_own_node_only(release):
         unbound.patch("GPUNode", "chart-n1", report, sub="status")
     for name in ("chart-n1", "chart-n2"):
         release.delete("GPUNode", name)
-    release.call("DELETE", release.path("Pod", NAMESPACE, "agent") + "?gracePeriodSeconds=0")
+    release.delete("Pod", "agent", NAMESPACE, grace_period_seconds=0)
     release.delete("Node", "chart-n1")
 
 
