@@ -44,7 +44,7 @@ class Connection:
         self.path = path
         self.readonly = readonly
         self.mutex = threading.RLock()
-        self._closed = False
+        self.closed = False
         with self.errors():
             self.raw = self._open_reader() if readonly else self._connect("mode=rwc")
 
@@ -142,8 +142,9 @@ class Connection:
         self.check_writable()
         self.rows("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def copy_to(self, target: str) -> None:
-        """Writes what is committed now to one file. Raises `JournalError` if `target` exists."""
+    def copy_to(self, target: str, then: str) -> None:
+        """Writes what is committed now to one file and runs the statement `then` on it. Raises `JournalError` if
+        `target` exists."""
         self.check_open()
         try:
             os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -152,6 +153,8 @@ class Connection:
         try:
             with self.errors(), closing(sqlite3.connect(target)) as copy:
                 self.raw.backup(copy)
+                copy.execute(then)
+                copy.commit()
         except BaseException:
             os.unlink(target)
             raise
@@ -172,7 +175,7 @@ class Connection:
             raise JournalDamaged(self.path, f"its schema cannot be read: {error.reason}") from error
 
     def check_open(self) -> None:
-        if self._closed:
+        if self.closed:
             raise JournalError(f"journal {self.path} is closed")
 
     def check_writable(self) -> None:
@@ -182,5 +185,5 @@ class Connection:
 
     def close(self) -> None:
         with self.mutex:
-            self._closed = True
+            self.closed = True
             self.raw.close()

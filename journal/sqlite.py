@@ -11,6 +11,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -66,6 +67,7 @@ class SqliteJournal:
         self.path = os.fspath(path)
         self.readonly = readonly
         self._lock = None if readonly else lock or files.WriterLock(self.path)
+        self._had_wal = os.path.exists(f"{self.path}-wal")
         try:
             known = files.examine(self.path)
             if readonly and not known:
@@ -74,6 +76,9 @@ class SqliteJournal:
             try:
                 self._prepare(known)
                 self._tail = self._check_health()
+                if not readonly:
+                    self._set_meta("writer", "open")
+                    self._connection.checkpoint()
             except BaseException:
                 self._connection.close()
                 raise
@@ -132,8 +137,18 @@ class SqliteJournal:
 
     def mark(self, until: int) -> None:
         """See `Journal.mark`."""
+        self._set_meta("watched", str(until))
+
+    @property
+    def lacks_wal(self) -> bool:
+        """The file was copied while a writer had it open, without the write-ahead log that may hold its newest
+        entries. Unknown, and False, for files of builds before this one."""
+        writer = self._connection.rows("SELECT value FROM meta WHERE key = 'writer'")
+        return not self._had_wal and self.readonly and writer == [("open",)]
+
+    def _set_meta(self, key: str, value: str) -> None:
         with self._connection.transaction():
-            self._connection.run("INSERT OR REPLACE INTO meta (key, value) VALUES ('watched', ?)", (str(until),))
+            self._connection.run("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, value))
 
     def append(self, events: Sequence[Event], *, at: int, batch: int) -> list[Entry]:
         """See `Journal.append`; synced to disk before it returns."""
@@ -224,7 +239,7 @@ class SqliteJournal:
 
     def copy_to(self, path: str | os.PathLike[str]) -> None:
         """A consistent copy in one file, even while the writer writes. Raises `JournalError` if `path` exists."""
-        self._connection.copy_to(os.fspath(path))
+        self._connection.copy_to(os.fspath(path), "DELETE FROM meta WHERE key = 'writer'")
 
     def checkpoint(self) -> None:
         """See `Journal.checkpoint`."""
@@ -232,6 +247,9 @@ class SqliteJournal:
 
     def close(self) -> None:
         """See `Journal.close`; the writer's WAL is checkpointed and its lock released."""
+        if not self.readonly and not self._connection.closed:
+            with suppress(JournalError):
+                self._set_meta("writer", "closed")
         self._connection.close()
         if self._lock is not None:
             self._lock.release()

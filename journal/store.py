@@ -167,6 +167,11 @@ class Journal(Protocol):
         ...
 
 
+def complete_until(journal: Journal) -> int:
+    """Time (ms) up to which a journal is known to be complete: its last entry or its last mark; 0 without entries."""
+    return max(journal.last_at, journal.watched_until)
+
+
 def number(events: Sequence[Event], tail: Tail, *, at: int, batch: int) -> list[Entry]:
     """Number the entries that follow `tail`. Raises ValueError for an earlier batch."""
     if batch < tail.batch:

@@ -15,6 +15,7 @@ from typing import IO
 
 import msgspec
 
+from journal import store
 from journal.store import Journal, JournalPruned
 from reconciler.billing.external_sort import ExternalSort
 from reconciler.billing.merge import Knowledge, SourcedRecord, merge, order
@@ -59,10 +60,11 @@ COLUMNS = (
 
 class Coverage(msgspec.Struct):
     """How far journals know usage. `until`: ms. `in_use`: number of the window's intervals still in use then, of which
-    one that began just then has no record yet."""
+    one that began just then has no record yet. `tenants`: every tenant with usage in the window, selected or not."""
 
     until: int = 0
     in_use: int = 0
+    tenants: set[str] = msgspec.field(default_factory=set)
 
 
 def usage(
@@ -102,6 +104,7 @@ def usage(
         coverage.until = known
         for record in merge(sourced, knowledge):
             piece = _piece(record, start, end, known)
+            coverage.tenants.update(piece.tenants)
             if tenant and tenant not in piece.tenants:
                 continue
             coverage.in_use += piece.open
@@ -112,9 +115,8 @@ def usage(
 
 
 def complete_until(journals: Sequence[Journal]) -> int:
-    """Time (ms) up to which the journals together know all usage: the last entry, or the last mark of a replica that
-    had nothing to write (J3); 0 without entries."""
-    return max((max(journal.last_at, journal.watched_until) for journal in journals), default=0)
+    """Time (ms) up to which the journals together know all usage (J3); 0 without entries."""
+    return max(map(store.complete_until, journals), default=0)
 
 
 def complete_since(journals: Sequence[Journal]) -> int:

@@ -21,9 +21,10 @@ from rich.table import Table
 from reconciler.core.capacity.node_units import Units
 from reconciler.core.model.device_state import holds_units
 from reconciler.core.model.text import moment
-from reconciler.core.state.decisions import Decision
+from reconciler.core.model.wire_base import from_ms
 from reconciler.core.state.placement_state import PlacementState
-from reconciler.debugging.explain import BudgetLine, Explanation, HistoryLine
+from reconciler.debugging.explain import BudgetLine, Explanation
+from reconciler.debugging.outcomes import Outcome
 
 SHORT = 12
 """Columns up to this width wrap last: wrapped numbers and phases are unreadable."""
@@ -34,6 +35,13 @@ FRAME, GAP = 3, 2
 """Characters per column besides its cells, with and without vertical borders."""
 
 FORMATS = ("table", "json", "yaml")
+TIME_KEYS = frozenset(
+    (
+        *("answeredAt", "at", "created", "deleting", "finished", "lastSeen"),
+        *("lastTransitionTime", "phaseSince", "reportedAt", "requestedAt", "since", "started"),
+    )
+)
+"""Fields of the model and of outcomes that are ms since the epoch; RFC 3339 in JSON and YAML."""
 
 
 class _Console(Console):
@@ -49,8 +57,18 @@ def console() -> Console:
 
 
 def plain_of(value: Any) -> Any:
-    """A value as JSON has it; objects that are kept encoded, such as what a write leaves, are decoded too."""
-    return msgspec.json.decode(msgspec.json.encode(value))
+    """A value as JSON has it, with times in RFC 3339; objects that are kept encoded, such as what a write leaves, are
+    decoded too."""
+    return _timed(msgspec.json.decode(msgspec.json.encode(value)))
+
+
+def _timed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: from_ms(item) if key in TIME_KEYS and isinstance(item, int) else _timed(item)
+            for key, item in value.items()
+        }
+    return [_timed(item) for item in value] if isinstance(value, list) else value
 
 
 def emit(value: Any, form: str) -> None:
@@ -154,10 +172,28 @@ def tenant_table(state: PlacementState) -> Table:
     return table("Budgets", columns, rows, numbers=("budget", "charged", "left"))
 
 
-def history_table(subject: str, lines: Sequence[HistoryLine]) -> Table:
-    """The decisions about one subject, oldest first."""
-    rows = [(line.seq, moment(line.at), line.by, line.action, line.reason, line.message) for line in lines]
-    return table(f"History of {subject}", ("seq", "at", "by", "action", "reason", "message"), rows, numbers=("seq",))
+def outcome_table(
+    title: str, found: Iterable[tuple[int, Outcome]], files: Sequence[str], *, subject: bool = True
+) -> Table:
+    """Decisions and refusals, each with the index of its file in `files`; without `subject` all are of one subject."""
+    names = [os.path.basename(file) for file in files]
+    shown = names if len(set(names)) == len(files) else list(files)
+    rows = [
+        (
+            shown[number] if len(files) > 1 else "",
+            one.seq,
+            moment(one.at),
+            one.by,
+            one.action,
+            one.subject if subject else "",
+            one.node,
+            one.reason,
+            one.message,
+        )
+        for number, one in found
+    ]
+    columns = ("journal", "seq", "at", "by", "action", "subject", "node", "reason", "message")
+    return table(title, columns, rows, numbers=("seq",))
 
 
 def print_explanation(found: Explanation, out: Console) -> None:
@@ -205,11 +241,11 @@ def _verdict_table(found: Explanation) -> Table:
     return table("Nodes", columns, rows, numbers=("missing", "left"))
 
 
-def decision_line(seq: int, at: int, decision: Decision) -> str:
-    """One decision as one line of text."""
-    tail = f" on {decision.node}" if decision.node else ""
-    why = f"  {decision.reason + ': ' if decision.reason else ''}{decision.message}"
-    return f"{seq:>7}  {moment(at)}  {decision.action.value:<15} {decision.subject}{tail}{why}"
+def outcome_line(found: Outcome) -> str:
+    """One decision or refusal as one line of text."""
+    tail = f" on {found.node}" if found.node else ""
+    why = f"  {found.reason + ': ' if found.reason else ''}{found.message}"
+    return f"{found.seq:>7}  {moment(found.at)}  {found.action:<15} {found.subject}{tail}{why}"
 
 
 def holders(state: PlacementState, node: str) -> list[tuple[str, str, str, int]]:

@@ -10,8 +10,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 import msgspec
@@ -19,10 +21,12 @@ import msgspec
 from journal import events
 from journal.events import Entry
 from journal.sqlite import SqliteJournal
+from journal.store import complete_until
 from reconciler.commands import console
-from reconciler.commands.history import journal_file, moment_of, opened, output, progress
-from reconciler.core.model import text
-from reconciler.debugging import replay
+from reconciler.commands.exit_codes import EXIT_OUTPUT, fail
+from reconciler.commands.journals import journal_file, moment_of, opened, output, progress
+from reconciler.core.model import text, wire
+from reconciler.debugging.outcomes import outcome_of
 from reconciler.runtime.wall_clock import now_ms
 
 DAY_MILLISECONDS = 86_400_000
@@ -51,8 +55,9 @@ def info_command(file: str, form: str) -> None:
             "entries": sum(kinds.values()),
             "firstSeq": journal.first_seq,
             "lastSeq": journal.last_seq,
-            "from": text.moment(first.at) if first else "",
-            "to": text.moment(journal.last_at),
+            "from": _shown(first.at if first else 0, form),
+            "to": _shown(journal.last_at, form),
+            "completeUntil": _shown(complete_until(journal), form),
             "bytes": journal.size_bytes,
             "newestSnapshot": snapshot.seq if snapshot else 0,
             "kinds": dict(sorted(kinds.items())),
@@ -63,6 +68,10 @@ def info_command(file: str, form: str) -> None:
     rows = [(name, value) for name, value in found.items() if name != "kinds"]
     rows += [(f"  {name}", count) for name, count in sorted(kinds.items())]
     console.console().print(console.table(file, ("what", "value"), rows))
+
+
+def _shown(at: int, form: str) -> str:
+    return "" if not at else text.moment(at) if form == "table" else wire.from_ms(at)
 
 
 @journal_group.command("tail")
@@ -86,8 +95,8 @@ def tail_command(file: str, lines: int, follow: bool) -> None:
 
 def _line(entry: Entry) -> str:
     event = entry.event
-    if isinstance(event, events.Decided):
-        return console.decision_line(entry.seq, entry.at, replay.decision_of(event))
+    if isinstance(event, events.Decided) and (outcome := outcome_of(entry)) is not None:
+        return console.outcome_line(outcome)
     shown = [
         str(getattr(event, name))
         for name in event.__struct_fields__
@@ -97,7 +106,7 @@ def _line(entry: Entry) -> str:
 
 
 @journal_group.command("prune")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@journal_file
 @click.option("--older-than-days", type=click.FloatRange(min=0), help="Drop entries older than this.")
 @click.option(
     "--to-megabytes", type=click.IntRange(min=1), help="Drop the oldest entries until the file fits this size."
@@ -108,6 +117,8 @@ def prune_command(file: str, older_than_days: float | None, to_megabytes: int | 
     if older_than_days is None and to_megabytes is None:
         raise click.UsageError("give --older-than-days, --to-megabytes or both")
     before = None if older_than_days is None else now_ms() - round(older_than_days * DAY_MILLISECONDS)
+    with opened(file):
+        pass
     journal = SqliteJournal(file)
     try:
         pruned = journal.prune(before_at=before, max_bytes=None if to_megabytes is None else to_megabytes * 2**20)
@@ -137,12 +148,65 @@ def export_command(file: str, start: str | None, end: str | None, copy: Path | N
             line: dict[str, Any] = {
                 "seq": entry.seq,
                 "batch": entry.batch,
-                "at": entry.at,
+                "at": wire.from_ms(entry.at),
                 "kind": kind,
                 "version": version,
                 "event": msgspec.Raw(payload),
             }
             click.echo(msgspec.json.encode(line))
+
+
+class ExportedEntry(msgspec.Struct):
+    """One line of `journal export`. `at`: RFC 3339; `event`: the payload of its `kind` and `version`."""
+
+    seq: int
+    batch: int
+    at: str
+    kind: str
+    version: int
+    event: msgspec.Raw
+
+
+@journal_group.command("import")
+@click.argument("source", type=click.File("rb"))
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+def import_command(source: IO[bytes], file: Path) -> None:
+    """Make the journal FILE from SOURCE, the output of `journal export` (-: standard input).
+
+    The export has to begin with the first entry: a pruned journal starts from a snapshot, which only `journal export
+    --copy` keeps.
+    """
+    if file.exists():
+        raise click.UsageError(f"{file} exists; name a new file")
+    journal = SqliteJournal(file)
+    try:
+        for (batch, at), lines in groupby(_entries(source), key=lambda one: (one.batch, one.at)):
+            made = [events.decode(one.kind, one.version, bytes(one.event)) for one in lines]
+            journal.append(made, at=wire.to_ms(at), batch=batch)
+    except (events.UnknownEventError, msgspec.ValidationError, ValueError) as error:
+        raise click.UsageError(f"the export cannot be imported: {error}") from error
+    finally:
+        count = journal.last_seq
+        journal.close()
+        if sys.exc_info()[0] is not None:
+            for left in (file, *(file.with_name(file.name + suffix) for suffix in ("-wal", "-shm", ".lock"))):
+                left.unlink(missing_ok=True)
+    click.echo(f"{count} entries imported into {file}")
+
+
+def _entries(source: IO[bytes]) -> Iterator[ExportedEntry]:
+    """The lines of an export, which holds every entry from the first on."""
+    for number, line in enumerate(source, 1):
+        try:
+            found = msgspec.json.decode(line, type=ExportedEntry)
+        except msgspec.DecodeError as error:
+            raise click.UsageError(f"line {number} is no entry of a `journal export`: {error}") from error
+        if found.seq != number:
+            raise click.UsageError(
+                f"line {number} is entry {found.seq}, but an import needs every entry from the first on; copy a pruned "
+                "journal with `journal export --copy`"
+            )
+        yield found
 
 
 def _copy(journal: SqliteJournal, target: Path) -> None:
@@ -151,6 +215,13 @@ def _copy(journal: SqliteJournal, target: Path) -> None:
         journal.copy_to(str(target))
         return
     with tempfile.TemporaryDirectory() as directory:
+        free = shutil.disk_usage(directory).free
+        if free < journal.size_bytes:
+            fail(
+                f"a copy of {journal.size_bytes} bytes does not fit into {directory}, which has {free} free; set "
+                "TMPDIR to a directory with more, or name a file instead of -",
+                EXIT_OUTPUT,
+            )
         whole = Path(directory) / "journal.db"
         journal.copy_to(whole)
         with whole.open("rb") as source:

@@ -15,7 +15,7 @@ from reconciler.cluster.kube import KubeCluster
 from reconciler.cluster.port import ClusterError
 from reconciler.commands import console, manifests
 from reconciler.commands.exit_codes import EXIT_CLUSTER, EXIT_DIFFERS, EXIT_USAGE, fail
-from reconciler.commands.history import opened, output, progress, state_at
+from reconciler.commands.journals import all_opened, output, state_at
 from reconciler.commands.plan_tables import print_drain, print_plan
 from reconciler.core.model import wire
 from reconciler.core.model.objects import Model, Settings
@@ -49,7 +49,7 @@ class PlanAnswer(Model, frozen=True, kw_only=True):
 @click.option(
     "--journal",
     "file",
-    type=click.Path(exists=True, dir_okay=False),
+    type=click.Path(dir_okay=False),
     help="Plan on the state of this journal; defaults to the live cluster.",
 )
 @click.option(
@@ -117,8 +117,8 @@ def _some(names: list[str]) -> str:
 
 
 def _journal_state(file: str, at: str | None) -> tuple[PlacementState, str]:
-    with opened(file) as journal, progress("folding", journal) as reached:
-        return state_at(journal, at, reached), file
+    with all_opened([file]) as journals:
+        return state_at(journals, at)[1], file
 
 
 def _live_state(kubeconfig: str | None, context: str | None, settings_namespace: str) -> tuple[PlacementState, str]:

@@ -15,7 +15,7 @@ from reconciler.billing.focus import sku
 from reconciler.billing.prices import PriceBookError, day_of, lacking, load
 from reconciler.commands import console
 from reconciler.commands.exit_codes import EXIT_DIFFERS
-from reconciler.commands.history import opened, output
+from reconciler.commands.journals import opened, output
 from reconciler.core.metering.usage_records import UsageState
 
 
@@ -26,7 +26,7 @@ def prices_group() -> None:
 
 @prices_group.command("check")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.argument("journals", nargs=-1, type=click.Path(exists=True, dir_okay=False))
+@click.argument("journals", nargs=-1, type=click.Path(dir_okay=False))
 @output
 def check_command(file: Path, journals: tuple[str, ...], form: str) -> None:
     """Read the price book FILE; with JOURNALS also whether it prices everything they recorded, from its first day."""

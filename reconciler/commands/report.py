@@ -11,7 +11,7 @@ import click
 
 from journal.store import Journal
 from reconciler.commands.exit_codes import EXIT_DIFFERS, EXIT_OUTPUT, fail, reason
-from reconciler.commands.history import journal_file, moment_of, opened, progress
+from reconciler.commands.journals import journal_file, moment_of, opened, progress
 from reconciler.debugging.report.build import build
 from reconciler.debugging.report.page import LibraryMissing, page
 from reconciler.debugging.report.page_data import Bounds

@@ -8,8 +8,8 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TypeVar, cast
 
@@ -25,7 +25,7 @@ from reconciler.billing.prices import PriceBook, PriceBookError, load
 from reconciler.billing.statement import Charge, NotCoveredError, closes_at, statement
 from reconciler.commands import console
 from reconciler.commands.exit_codes import EXIT_DIFFERS, EXIT_OUTPUT, fail, reason
-from reconciler.commands.history import moment_of, opened
+from reconciler.commands.journals import all_opened, journal_files, suggestion, time_of
 from reconciler.core.metering.usage_records import Record, UsageState
 from reconciler.runtime.wall_clock import now_ms
 
@@ -49,7 +49,7 @@ class Period(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command("usage")
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
+@journal_files
 @click.option(
     "--from", "start", metavar="TIME", help="Start of the window (RFC 3339), inclusive; defaults to the oldest record."
 )
@@ -103,7 +103,7 @@ def usage_command(
     currency: str,
 ) -> None:
     """Export deduplicated usage records of one cluster from its replicas' journal FILES."""
-    window = (_time(start, "--from"), _time(end, "--to"))
+    window = (time_of(start, "--from"), time_of(end, "--to"))
     if form in STATEMENTS and None in window:
         raise click.UsageError(f"--format {form} covers a billing period: give --from and --to")
     if form == "parquet" and out is None:
@@ -114,9 +114,7 @@ def usage_command(
     billed = focus.Issuer(name=issuer, account=account, currency=currency, region=region)
     try:
         book = load(prices) if prices is not None else None
-        with ExitStack() as stack:
-            journals: list[Journal] = [stack.enter_context(opened(file)) for file in files]
-            reached = stack.enter_context(_bar())
+        with all_opened(files) as journals, _bar() as reached:
             if form not in STATEMENTS:
                 _write_records(journals, window, tenant, cluster, include_open, form, out, reached)
                 return
@@ -127,7 +125,7 @@ def usage_command(
                 tenant=tenant,
                 cluster=cluster,
                 provisional=provisional,
-                billed_until=_time(billed_until, "--billed-until"),
+                billed_until=time_of(billed_until, "--billed-until"),
             )
             charges = _charges(journals, period, reached)
             with _whole(out) as file_out:
@@ -148,7 +146,7 @@ def usage_command(
 
 
 def _write_records(
-    journals: list[Journal],
+    journals: Sequence[Journal],
     window: tuple[int | None, int | None],
     tenant: str,
     cluster: str,
@@ -165,7 +163,7 @@ def _write_records(
         journals, cluster=cluster, start=window[0], end=window[1], tenant=tenant, coverage=coverage, progress=reached
     )
     kept = found if include_open else _closed(found, coverage)
-    records = _warn_if_empty(kept, tenant)
+    records = _warn_if_empty(kept, tenant, coverage)
     if form == "parquet":
         assert out is not None
         write_parquet(records, out, cluster=cluster)
@@ -183,7 +181,9 @@ def _closed(records: Iterable[Record], coverage: export.Coverage) -> Iterator[Re
         _warn(f"{intervals} still in use at {known} left out; --open includes them up to then")
 
 
-def _charges(journals: list[Journal], period: Period, reached: Callable[[int, int], None] | None) -> Iterator[Charge]:
+def _charges(
+    journals: Sequence[Journal], period: Period, reached: Callable[[int, int], None] | None
+) -> Iterator[Charge]:
     """The charges of a statement, and what the biller has to know of it on standard error."""
     closes, until = closes_at(period.end), export.complete_until(journals)
     if not period.provisional and now_ms() < closes:
@@ -210,6 +210,7 @@ def _charges(journals: list[Journal], period: Period, reached: Callable[[int, in
             progress=reached,
         ),
         period.tenant,
+        coverage,
     )
     if not period.provisional and coverage.until < period.end:
         known = export.rfc3339(coverage.until)
@@ -234,7 +235,7 @@ def _warn(message: str) -> None:
     click.echo(f"gpu-binder: {message}", err=True)
 
 
-def _warn_if_empty(records: Iterator[T], tenant: str) -> Iterator[T]:
+def _warn_if_empty(records: Iterator[T], tenant: str, coverage: export.Coverage) -> Iterator[T]:
     """Pass the records through; warn on standard error if there are none, for example because of a mistyped tenant."""
     found = False
     for record in records:
@@ -242,14 +243,7 @@ def _warn_if_empty(records: Iterator[T], tenant: str) -> Iterator[T]:
         yield record
     if not found:
         whose = f" of {tenant} and its descendants" if tenant else ""
-        _warn(f"no usage{whose} in this window")
-
-
-def _time(text: str | None, option: str) -> int | None:
-    seq, at = moment_of(text)
-    if seq is not None:
-        raise click.BadParameter(f"{text!r} is an entry number; a window takes times", param_hint=option)
-    return at
+        _warn(f"no usage{whose} in this window{suggestion(tenant, coverage.tenants)}")
 
 
 @contextmanager

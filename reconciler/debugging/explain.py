@@ -16,13 +16,13 @@ from journal.store import Journal
 from reconciler.core.admission import binds, checks, placement
 from reconciler.core.admission.checks import Start
 from reconciler.core.admission.placement import SetRequest, Verdict
-from reconciler.core.model.objects import CLASS, DEVICE, VMI, Model
+from reconciler.core.model.objects import DEVICE, Model
 from reconciler.core.model.references import TemplateReference
 from reconciler.core.state.decisions import Action, Decision
 from reconciler.core.state.placement_state import PlacementState
 from reconciler.core.tenancy import tenants
 from reconciler.core.tenancy.charges import Level
-from reconciler.debugging.outcomes import Outcome, decision_outcome, outcome_of, refusal_outcome, refused_start
+from reconciler.debugging.outcomes import Outcome, decision_outcome, refusal_outcome, refused_start
 from reconciler.debugging.replay import decision_of
 from reconciler.runtime.restore import state_at
 
@@ -46,41 +46,6 @@ class Explanation(Outcome, frozen=True, kw_only=True):
     nodes: tuple[Verdict, ...] = ()
     budgets: tuple[BudgetLine, ...] = ()
     holds: dict[str, dict[int, int]] = {}
-
-
-class HistoryLine(Model, frozen=True, kw_only=True):
-    """One line of what happened to a subject."""
-
-    seq: int
-    at: int
-    by: str
-    action: str
-    reason: str = ""
-    message: str = ""
-
-
-def history(journal: Journal, kind: str, namespace: str, name: str) -> list[HistoryLine]:
-    """Everything decided about a device, a VMI or a class, and every refusal of it, in order."""
-    found = (
-        outcome_of(entry) for entry in journal.read(after=journal.first_seq - 1) if _about(entry, kind, namespace, name)
-    )
-    return [
-        HistoryLine(seq=o.seq, at=o.at, by=o.by, action=o.action, reason=o.reason, message=o.message)
-        for o in found
-        if o is not None
-    ]
-
-
-def _about(entry: Entry, kind: str, namespace: str, name: str) -> bool:
-    event = entry.event
-    if isinstance(event, events.AdmissionRefused):
-        return (event.kind, event.namespace, event.name) == (kind, namespace, name)
-    if not isinstance(event, events.Decided):
-        return False
-    decision = decision_of(event)
-    if kind == VMI.name:
-        return decision.action in (Action.BIND, Action.REFUSE_BIND) and decision.subject == f"{namespace}/{name}"
-    return any((w.kind, w.namespace, w.name) == (kind, namespace, name) for w in decision.writes)
 
 
 def explain(journal: Journal, seq: int) -> Explanation:
@@ -176,7 +141,3 @@ def _on_node(state: PlacementState, base: Explanation, namespace: str, class_nam
     units = state.units_on(node, name)
     verdict = Verdict(node=node, free={name: units.free}, why=units.why(node, name))
     return msgspec.structs.replace(base, nodes=(verdict,))
-
-
-SUBJECT_KINDS = {"device": DEVICE.name, "vmi": VMI.name, "class": CLASS.name}
-"""What `explain` takes, and the kind it means."""

@@ -21,7 +21,7 @@ from reconciler.commands import console
 from reconciler.core.model.objects import VMI, Function, Profile
 from reconciler.core.model.vocabulary import FunctionKind, Mode
 from reconciler.core.tenancy.tenants import class_key
-from reconciler.debugging import explain, replay
+from reconciler.debugging import explain, replay, replicas
 from reconciler.demo.embedded import Replica
 from reconciler.demo.environment import Environment
 
@@ -183,8 +183,8 @@ class Demo:
         self._chapter("Why was tenant-acme/wide refused?")
         journal = SqliteJournal(str(self._path), readonly=True)
         try:
-            lines = explain.history(journal, VMI.name, ACME, "wide")
-            console.print_explanation(explain.explain(journal, lines[-1].seq), self._out)
+            _, last = replicas.history([journal], VMI.name, ACME, "wide")[-1]
+            console.print_explanation(explain.explain(journal, last.seq), self._out)
             found = replay.verify(journal)
         finally:
             journal.close()

@@ -1,6 +1,7 @@
 """The Dockerfile and the chart's metadata: pinned, non-root, labelled."""
 
 import re
+import tomllib
 
 import pytest
 import yaml
@@ -16,6 +17,19 @@ def test_dependencies_come_from_the_lock_file_with_hashes_only():
     installs = re.findall(r"pip [^&\n]*install ([^&\n]*)", DOCKERFILE)
     assert len(installs) == 2
     assert all("--no-deps" in install for install in installs)
+
+
+def test_j6_the_image_has_what_report_and_parquet_need():
+    locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements.lock").read_text(), re.M))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {re.match(r"[a-z0-9-]+", one)[0] for name in ("report", "parquet") for one in extras[name]} <= locked
+
+
+def test_the_pods_scratch_space_holds_a_copy_of_the_journal():
+    """Otherwise `journal export --copy -` would have the pod evicted."""
+    volumes = pick(render({"journal.maxMegabytes": 500}), "StatefulSet")["spec"]["template"]["spec"]["volumes"]
+    (limit,) = [volume["emptyDir"]["sizeLimit"] for volume in volumes if volume["name"] == "tmp"]
+    assert limit == "628Mi"
 
 
 def test_the_image_runs_as_the_user_of_the_chart_without_root():

@@ -18,7 +18,7 @@ from reconciler.core.model.objects import DEVICE, POD, VMI, Function
 from reconciler.core.model.vocabulary import FunctionKind
 from reconciler.core.state.placement_state import PlacementState
 from reconciler.core.tenancy.charges import ChargeTree
-from reconciler.debugging import explain, replay
+from reconciler.debugging import explain, replay, replicas
 from reconciler.demo.embedded import Replica
 from reconciler.demo.environment import Environment
 
@@ -227,8 +227,9 @@ class Scenario:
 
     async def do_explain(self, what: str, name: str) -> list[str]:
         namespace, _, short = name.rpartition("/")
-        lines = explain.history(self.journal, explain.SUBJECT_KINDS[what], f"tenant-{namespace}", short)
-        found = explain.explain(self.journal, lines[-1].seq)
+        kind = replicas.SUBJECT_KINDS[what]
+        _, last = replicas.history([self.journal], kind, f"tenant-{namespace}", short)[-1]
+        found = explain.explain(self.journal, last.seq)
         told = [f"{found.by} {found.action}" + (f" {found.reason}" if found.reason else "")]
         told += [f"  {v.node}: {'fits, leaves ' + str(v.left) if v.fits else v.why}" for v in found.nodes]
         told += [f"  {b.key} of {b.tenant}: {b.charge} of {b.budget}" for b in found.budgets if b.budget is not None]

@@ -39,7 +39,12 @@ def test_the_locks_hold_every_dependency_with_hashes(lock: str, wanted: list[str
 
 
 def test_every_runtime_dependency_is_imported() -> None:
-    modules = {"pyyaml": "yaml", "prometheus-client": "prometheus_client", "sqlite-utils": "sqlite_utils"}
+    modules = {
+        "pyyaml": "yaml",
+        "prometheus-client": "prometheus_client",
+        "sqlite-utils": "sqlite_utils",
+        "python-dateutil": "dateutil",
+    }
     source = "\n".join(
         path.read_text() for p in ("journal", "reconciler", "webhooks") for path in (ROOT / p).rglob("*.py")
     )
