@@ -172,12 +172,17 @@ def tenant_table(state: PlacementState) -> Table:
     return table("Budgets", columns, rows, numbers=("budget", "charged", "left"))
 
 
+def names_of(files: Sequence[str]) -> list[str]:
+    """Base names of files, whole paths where two are alike."""
+    names = [os.path.basename(file) for file in files]
+    return names if len(set(names)) == len(files) else list(files)
+
+
 def outcome_table(
     title: str, found: Iterable[tuple[int, Outcome]], files: Sequence[str], *, subject: bool = True
 ) -> Table:
     """Decisions and refusals, each with the index of its file in `files`; without `subject` all are of one subject."""
-    names = [os.path.basename(file) for file in files]
-    shown = names if len(set(names)) == len(files) else list(files)
+    shown = names_of(files)
     rows = [
         (
             shown[number] if len(files) > 1 else "",

@@ -10,15 +10,16 @@ from pathlib import Path
 import click
 
 from journal.store import Journal
+from reconciler.commands import console
 from reconciler.commands.exit_codes import EXIT_DIFFERS, EXIT_OUTPUT, fail, reason
-from reconciler.commands.journals import journal_file, moment_of, opened, progress
-from reconciler.debugging.report.build import build
+from reconciler.commands.journals import all_opened, journal_files, moment_of, progress, time_of
+from reconciler.debugging.report.build import build_all
 from reconciler.debugging.report.page import LibraryMissing, page
 from reconciler.debugging.report.page_data import Bounds
 
 
 @click.command("report")
-@journal_file
+@journal_files
 @click.option(
     "--html", "out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="HTML file to write."
 )
@@ -31,22 +32,27 @@ from reconciler.debugging.report.page_data import Bounds
     show_default=True,
     help="How many refusals and losses, and how many binds, to explain; newest first.",
 )
-def report_command(file: str, out: Path, start: str | None, end: str | None, explained: int) -> None:
-    """Render a journal FILE as one HTML page: units per node over time, their holders, refusals and losses.
+def report_command(files: tuple[str, ...], out: Path, start: str | None, end: str | None, explained: int) -> None:
+    """Render the journal FILES of a cluster's replicas as one HTML page: units per node over time, their holders,
+    refusals and losses.
 
     The page needs no network. Click an incident or a bar for its decision: every node and why it was rejected, every
     budget. To stay readable with thousands of nodes, it keeps only the newest incidents and bars and merges adjacent
     points. Exit code 1: nothing was recorded in that period; 3: the journal cannot be read; 5: the page cannot be
     written.
     """
-    with opened(file) as journal, progress("rendering", journal) as reached:
-        begin, finish = _time_of(journal, start), _time_of(journal, end)
+    with all_opened(files) as journals, progress("rendering", journals[0]) as reached:
+        if len(files) > 1:
+            begin, finish = time_of(start, "--from"), time_of(end, "--to")
+        else:
+            begin, finish = _time_of(journals[0], start), _time_of(journals[0], end)
+        named = dict(zip(console.names_of(files), journals, strict=True))
         try:
-            data = build(journal, start=begin, end=finish, bounds=Bounds(explained=explained), progress=reached)
+            name, data = build_all(named, start=begin, end=finish, bounds=Bounds(explained=explained), progress=reached)
         except LookupError as error:
-            fail(f"{file}: {error}; give another --from or --to", EXIT_DIFFERS)
+            fail(f"{', '.join(files)}: {error}; give another --from or --to", EXIT_DIFFERS)
     try:
-        text = page(data, Path(file).name)
+        text = page(data, name)
         _write(out, text)
     except LibraryMissing as error:
         fail(str(error), EXIT_OUTPUT)

@@ -11,6 +11,8 @@ from freezegun import freeze_time
 
 from journal import events
 from journal.sqlite import SqliteJournal
+from reconciler.debugging.report.build import build, build_all
+from reconciler.debugging.report.page_data import ReportData
 from tests.edges.cli import run
 
 FIRST = "2026-01-01T00:00:00Z"
@@ -18,8 +20,8 @@ FIRST = "2026-01-01T00:00:00Z"
 
 @pytest.fixture(scope="module")
 def replicas(journal: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """The demo's journal as two replicas would have written it: the leader's lacks the refusals, the other's the
-    decisions, their outcomes and the leadership."""
+    """The demo's journal as two replicas would have written it: the leader's lacks the refusals (outcomes of writes
+    name entries, so their place is kept), the other's the decisions, their outcomes and the leadership."""
     directory = tmp_path_factory.mktemp("replicas")
     paths = str(directory / "leader.db"), str(directory / "server.db")
     leads = (
@@ -27,12 +29,14 @@ def replicas(journal: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[s
         *(events.WriteSucceeded, events.WriteConflicted, events.WriteFoundGone, events.WriteRejected),
     )
     source = SqliteJournal(str(journal), readonly=True)
-    for path, missing in zip(paths, ((events.AdmissionRefused,), leads), strict=True):
-        copy = SqliteJournal(path)
-        for entry in source.read():
-            if not isinstance(entry.event, missing):
-                copy.append([entry.event], at=entry.at, batch=entry.batch)
-        copy.close()
+    leader, server = SqliteJournal(paths[0]), SqliteJournal(paths[1])
+    for entry in source.read():
+        refused = isinstance(entry.event, events.AdmissionRefused)
+        leader.append([events.TimeReached() if refused else entry.event], at=entry.at, batch=entry.batch)
+        if not isinstance(entry.event, leads):
+            server.append([entry.event], at=entry.at, batch=entry.batch)
+    leader.close()
+    server.close()
     source.close()
     return paths
 
@@ -181,3 +185,30 @@ def test_j7_explain_explains_the_last_decision(journal: Path) -> None:
     found = json.loads(run("explain", str(journal), "device", "tenant-acme/render-1", "-o", "json").stdout)
     assert found["explanation"]["action"] == "Release" == found["history"][-1]["action"]
     assert run("explain", str(journal), "class", "a10").exit_code == 0
+
+
+# The report
+
+
+def test_j7_the_report_shows_refusals_and_decisions_of_all_replicas(
+    journal: Path, replicas: tuple[str, str], tmp_path: Path
+) -> None:
+    """J7: the incidents of the two are those of the whole journal, each with its reasons and the journal it is in."""
+    opened = {name: SqliteJournal(path, readonly=True) for name, path in zip("ls", replicas, strict=True)}
+    whole_journal = SqliteJournal(str(journal), readonly=True)
+    whole = build(whole_journal)
+    name, both = build_all(opened)
+
+    def told(data: ReportData) -> list[tuple[object, ...]]:
+        return sorted((one.at, one.kind, one.action, one.subject, one.message) for one in data.incidents)
+
+    assert told(both) == told(whole) and both.counts == whole.counts
+    assert {one.journal for one in both.incidents} == {"", "l" if name == "s" else "s"}
+    explained = {one.key for one in both.explained}
+    assert all(one.key in explained for one in both.incidents if not one.observed)
+    for one in (*opened.values(), whole_journal):
+        one.close()
+    out = tmp_path / "report.html"
+    found = run("report", *replicas, "--html", str(out))
+    assert found.exit_code == 0 and f"{len(whole.incidents)} incidents" in found.stdout
+    assert run("report", *replicas, "--html", str(out), "--from", "5").exit_code == 2

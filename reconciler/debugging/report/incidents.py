@@ -81,6 +81,7 @@ class Incidents:
             Incident(
                 at=entry.at,
                 seq=entry.seq,
+                observed=True,
                 kind="lost" if lost else "returned",
                 action=(Action.LOSE if lost else Action.RESTORE).value,
                 subject=f"{device.namespace}/{device.name}",

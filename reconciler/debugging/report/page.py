@@ -104,7 +104,7 @@ class _Packed:
             "droppedBars": found.dropped_bars,
             "marks": [self._incident(incident) for incident in found.incidents],
             "counts": dict(found.counts),
-            "explanations": {str(one.what.seq): self._explanation(one) for one in found.explained},
+            "explanations": {one.key: self._explanation(one) for one in found.explained},
             "texts": list(self._texts),
         }
 
@@ -131,7 +131,7 @@ class _Packed:
         ]
 
     def _incident(self, incident: Incident) -> dict[str, Any]:
-        plain: dict[str, Any] = msgspec.structs.asdict(incident)
+        plain: dict[str, Any] = {**msgspec.structs.asdict(incident), "key": incident.key}
         return {key: value for key, value in plain.items() if value not in ("", 0, (), {})}
 
     def _explanation(self, found: Explained) -> dict[str, Any]:

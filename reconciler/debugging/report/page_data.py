@@ -62,10 +62,13 @@ class Incident(msgspec.Struct, kw_only=True):
     more units would not help or, for a webhook's refusal, where it is not explained.
 
     A pending order is refused again whenever the numbers change: one incident at the first time with the last message,
-    repeated `again` times. `seq`: its last entry."""
+    repeated `again` times. `seq`: its last entry, in `journal` where that is not the page's own. `observed`: known from
+    the objects only, its decision is in another journal."""
 
     at: int
     seq: int
+    journal: str = ""
+    observed: bool = False
     again: int = 0
     kind: str
     action: str
@@ -76,6 +79,15 @@ class Incident(msgspec.Struct, kw_only=True):
     missing: int = 0
     asked: dict[str, int] = {}
     resources: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """What names its explanation on the page."""
+        return _key(self.journal, self.seq)
+
+
+def _key(journal: str, seq: int) -> str:
+    return f"{journal}:{seq}" if journal else str(seq)
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +106,12 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
 
     what: Explanation
     groups: tuple[Group, ...]
+    journal: str = ""
+
+    @property
+    def key(self) -> str:
+        """What names the explanation on the page, as `Incident.key` does."""
+        return _key(self.journal, self.what.seq)
 
     @property
     def bytes(self) -> int:

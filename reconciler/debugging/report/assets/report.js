@@ -382,7 +382,7 @@
 
   function drawTable(marks) {
     const rows = marks.slice(0, view.rows).map((mark) => make("tr", {},
-      make("td", { class: "number" }, mark.seq),
+      make("td", { class: "number" }, mark.journal ? `${mark.seq} of ${mark.journal}` : mark.seq),
       make("td", { class: "moment" }, moment(mark.at)),
       make("td", {}, make("span", { class: `tag ${mark.kind}` }, MARKS[mark.kind].label)),
       make("td", {}, make("button", { type: "button", onclick: () => explainMark(mark) }, mark.subject)),
@@ -438,14 +438,14 @@
   }
 
   function explainMark(mark) {
-    const found = data.explanations[mark.seq];
-    if (found) return showExplanation(found, mark.kind);
+    const found = data.explanations[mark.key];
+    if (found) return showExplanation(found, mark.kind, null, mark.journal);
     return show(
       make("h2", {}, `${mark.action} ${mark.subject}`),
       make("p", { class: `tag ${mark.kind}` }, MARKS[mark.kind].label, mark.node ? ` on ${mark.node}` : ""),
       make("p", {}, [mark.reason, mark.message].filter(Boolean).join(": ")),
-      make("p", { class: "quiet" }, `entry ${mark.seq}, ${moment(mark.at)} UTC. The reasons of this one are not on the page; ask the journal: `,
-        make("code", {}, `gpu-binder explain FILE … --seq ${mark.seq}`)),
+      make("p", { class: "quiet" }, `${entryOf(mark.seq, mark.journal)}, ${moment(mark.at)} UTC. The reasons of this one are not on the page; ask the journal: `,
+        make("code", {}, `gpu-binder explain ${mark.journal || "FILE"} … --seq ${mark.seq}`)),
     );
   }
 
@@ -462,7 +462,11 @@
     return show(make("h2", {}, `${word(bar[4])}/${word(bar[6]) || word(bar[5])}`), facts, make("p", { class: "quiet" }, why));
   }
 
-  function showExplanation(found, kind, facts) {
+  function entryOf(seq, journal) {
+    return journal ? `entry ${seq} of ${journal}` : `entry ${seq}`;
+  }
+
+  function showExplanation(found, kind, facts, journal) {
     const asked = Object.entries(found.needs || {}).map(([name, units]) => `${units} ${name}`).join(", ");
     const held = Object.entries(found.holds || {}).flatMap(([name, sizes]) =>
       Object.entries(sizes).map(([size, number]) => `${number} of ${size} ${name}`));
@@ -471,7 +475,7 @@
       facts,
       found.reason || found.message ? make("p", {}, make("span", { class: `tag ${kind}` }, found.reason || ""),
         found.reason && found.message ? ": " : "", found.message || "") : null,
-      make("p", { class: "quiet" }, `entry ${found.seq}, ${moment(found.at)} UTC, by the ${found.by}` +
+      make("p", { class: "quiet" }, `${entryOf(found.seq, journal)}, ${moment(found.at)} UTC, by the ${found.by}` +
         (found.missing ? `; ${count(found.missing, "unit")} missing` : "")),
       asked ? make("p", {}, `asked for ${asked}`) : null,
       held.length ? make("p", {}, `held and placed nowhere: ${held.join(", ")}`) : null,
