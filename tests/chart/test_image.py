@@ -61,7 +61,7 @@ DIGEST = "sha256:" + "0" * 64
         ({"image.registry": "", "image.repository": "localhost/binder"}, "localhost/binder:0.1.0"),
     ],
 )
-def test_n2_the_image_is_composed_of_registry_repository_and_tag_or_digest(values, image):
+def test_N2_the_image_is_composed_of_registry_repository_and_tag_or_digest(values, image):
     assert images(values) == image
 
 
@@ -69,25 +69,25 @@ BUILD = "docker build -t REGISTRY/gpu-binder:0.1.0 . && docker push REGISTRY/gpu
 
 
 @pytest.mark.parametrize("repository", ["gpu-binder", "team/gpu-binder"])
-def test_n2_without_a_registry_rendering_stops_with_the_line_that_builds_the_image(repository):
+def test_N2_without_a_registry_rendering_stops_with_the_line_that_builds_the_image(repository):
     told = render_error({"image.registry": "", "image.repository": repository})
     assert BUILD.replace("gpu-binder", repository) in told and "--set image.registry=REGISTRY" in told
 
 
 @pytest.mark.parametrize("registry", ["https://r.example", "r.example/"])
-def test_n2_a_registry_is_a_host_and_a_path(registry):
+def test_N2_a_registry_is_a_host_and_a_path(registry):
     assert "registry" in render_error({"image.registry": registry})
 
 
 @pytest.mark.parametrize("document", ["README.md", "chart/README.md", "Dockerfile"])
-def test_n2_documents_say_the_line_that_builds_the_image(document):
+def test_N2_documents_say_the_line_that_builds_the_image(document):
     text = (ROOT / document).read_text()
     assert BUILD in text
     assert document == "Dockerfile" or "--set gpu.enabled=true --set image.registry=REGISTRY" in text
 
 
 @pytest.mark.parametrize(("values", "registry"), [({}, "REGISTRY"), (ENABLED, ENABLED["image.registry"])])
-def test_n2_the_release_notes_say_the_line_that_builds_the_image(values, registry):
+def test_N2_the_release_notes_say_the_line_that_builds_the_image(values, registry):
     text = helm("install", RELEASE, str(CHART), "--dry-run=client", *flags(values)).stdout
     assert BUILD.replace("REGISTRY", registry) in text
 
@@ -102,7 +102,7 @@ def test_n2_the_release_notes_say_the_line_that_builds_the_image(values, registr
         ({"global.imagePullSecrets": [{"name": "platform"}, "platform"]}, ["platform"]),
     ],
 )
-def test_n2_every_pod_pulls_with_the_secrets_of_the_chart_and_of_the_platform(values, names):
+def test_N2_every_pod_pulls_with_the_secrets_of_the_chart_and_of_the_platform(values, names):
     specs = pod_specs(render(values))
     assert len(specs) == 3
     for spec in specs.values():

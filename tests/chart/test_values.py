@@ -43,14 +43,14 @@ def volume(size, megabytes, *, persistent):
         ("1T", 762939),
     ],
 )
-def test_n2_the_journal_leaves_a_fifth_of_its_volume(size, most, persistent):
+def test_N2_the_journal_leaves_a_fifth_of_its_volume(size, most, persistent):
     assert render(volume(size, most, persistent=persistent))
     told = render_error(volume(size, most + 1, persistent=persistent))
     name = "journal.persistence.size" if persistent else "journal.sizeLimit"
     assert f"journal.maxMegabytes ({most + 1}) must be at most 80 % of {name} ({size})" in told
 
 
-def test_n2_only_the_volume_in_use_bounds_the_journal():
+def test_N2_only_the_volume_in_use_bounds_the_journal():
     assert render({"journal.persistence.enabled": True, "journal.sizeLimit": "1Mi"})
     assert render({"journal.persistence.size": "1Mi"})
 
