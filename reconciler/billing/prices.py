@@ -7,11 +7,11 @@ Owns reading and lookup; `focus` computes costs.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import yaml
@@ -22,6 +22,9 @@ from reconciler.core.metering.usage_records import UsageState
 class PriceBookError(ValueError):
     """The file is not a valid price book, or lacks a price that is needed; the message names the file, the place and
     the remedy."""
+
+
+T = TypeVar("T")
 
 
 class Price(msgspec.Struct, frozen=True):
@@ -120,6 +123,21 @@ def day_of(time: int) -> str:
     return f"{datetime.fromtimestamp(time / 1000, UTC):%Y-%m-%d}"
 
 
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    """One dated entry of a class or resource name, as written."""
+
+    since: str = msgspec.field(name="from")
+    held: Decimal | None = None
+    bound: Decimal | None = None
+    lost: Decimal | None = None
+    raw: Decimal | None = None
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    currency: Annotated[str, msgspec.Meta(pattern="^[A-Z]{3}$")]
+    prices: dict[str, Any]
+
+
 def load(path: Path) -> PriceBook:
     """Read a price book. Raises `PriceBookError`."""
     try:
@@ -130,54 +148,49 @@ def load(path: Path) -> PriceBook:
         raise PriceBookError(f"{path}: {error}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise PriceBookError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
-    book = _map(found, path, "the file")
-    unknown = sorted(set(book) - {"currency", "prices"})
-    if unknown:
-        raise PriceBookError(f"{path}: {unknown[0]!r} is no key of a price book; it has `currency` and `prices`")
-    currency = book.get("currency")
-    if not isinstance(currency, str) or len(currency) != 3 or not currency.isalpha() or not currency.isupper():
-        raise PriceBookError(f"{path}: currency must be a three-letter code such as EUR, not {currency!r}")
+    book = _convert(found, _File, path, "")
     prices = []
-    for key, entries in _map(book.get("prices"), path, "prices").items():
-        if not isinstance(entries, list):
-            raise PriceBookError(f"{path}: prices.{key} must be a list of dated prices")
-        for number, entry in enumerate(entries):
-            prices += _entry(str(key), entry, path, f"prices.{key}[{number}]")
-    return PriceBook(currency, prices, str(path))
+    for key, written in book.prices.items():
+        for number, entry in enumerate(_convert(written, list[_Entry], path, f"prices.{key}")):
+            prices += _entry(str(key), entry, f"{path}: prices.{key}[{number}]")
+    return PriceBook(book.currency, prices, str(path))
 
 
-def _map(value: Any, path: Path, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise PriceBookError(f"{path}: {where} must be a map")
-    return value
-
-
-def _entry(key: str, entry: Any, path: Path, where: str) -> list[Price]:
-    fields = dict(_map(entry, path, where))
-    since = _day(fields.pop("from", None), path, where)
-    if not fields:
-        raise PriceBookError(f"{path}: {where} states no price; it takes {_states()}")
-    prices = []
-    for name, value in fields.items():
-        if name not in UsageState._value2member_map_:
-            raise PriceBookError(f"{path}: {where}.{name} is no state; it takes {_states()}")
-        try:
-            amount = Decimal(str(value))
-        except InvalidOperation:
-            amount = Decimal("NaN")
-        if not amount.is_finite() or amount < 0:
-            raise PriceBookError(f'{path}: {where}.{name} must be a price such as "2.40", not {value!r}')
-        prices.append(Price(key, UsageState(name), since, amount))
-    return prices
-
-
-def _states() -> str:
-    return ", ".join(state.value for state in UsageState)
-
-
-def _day(value: Any, path: Path, where: str) -> int:
+def _convert(value: Any, wanted: type[T], path: Path, where: str) -> T:
     try:
-        day = date.fromisoformat(str(value))
+        return msgspec.convert(value, wanted)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at ")
+        place = where + place.strip("`").removeprefix("$").removeprefix("." if not where else "")
+        raise PriceBookError(f"{path}: {place + ': ' if place else ''}{what}; {_hint(place)}") from None
+
+
+def _hint(place: str) -> str:
+    """What belongs at a place of the file, such as `prices.a100[0].from`."""
+    if place == "currency":
+        return "write a three-letter code such as EUR"
+    if place.endswith(".from"):
+        return "write a date such as 2026-01-01"
+    if place.endswith("]"):
+        return f"an entry has `from` and prices for {', '.join(UsageState)}"
+    if place.startswith("prices."):
+        return 'write a price such as "2.40"' if "[" in place else "write a list of dated entries"
+    return "a price book has `currency` and `prices`"
+
+
+def _entry(key: str, entry: _Entry, where: str) -> list[Price]:
+    try:
+        midnight = datetime.combine(date.fromisoformat(entry.since), time(tzinfo=UTC))
     except ValueError:
-        raise PriceBookError(f"{path}: {where}.from must be a date such as 2026-01-01, not {value!r}") from None
-    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1000
+        raise PriceBookError(f"{where}.from: {entry.since!r} is no date; {_hint('.from')}") from None
+    prices = []
+    for state in UsageState:
+        amount: Decimal | None = getattr(entry, state.value)
+        if amount is None:
+            continue
+        if not amount.is_finite() or amount < 0:
+            raise PriceBookError(f"{where}.{state.value}: {amount} is no price; {_hint('prices.x[0].x')}")
+        prices.append(Price(key, state, int(midnight.timestamp()) * 1000, amount))
+    if not prices:
+        raise PriceBookError(f"{where} states no price; it takes {', '.join(UsageState)}")
+    return prices

@@ -42,8 +42,12 @@ class VirtualTime:
         heapq.heappush(self._sleepers, (self._now + max(1, round(seconds * 1000)), self._order, future))
         await future
 
-    async def settle(self, watched: Callable[[], object]) -> None:
-        """Run every task until `watched` no longer changes."""
+    def skip(self, seconds: float) -> None:
+        """Advance at once without waking anyone, as a suspended process sees it."""
+        self._now += round(seconds * 1000)
+
+    async def settle(self, watched: Callable[[], object] = lambda: None) -> None:
+        """Run every task until `watched` no longer changes; by default for `QUIET_TURNS` turns."""
         last, quiet = watched(), 0
         while quiet < QUIET_TURNS:
             await asyncio.sleep(0)
@@ -52,7 +56,10 @@ class VirtualTime:
             last = found
 
     async def advance(
-        self, seconds: float, watched: Callable[[], object], moved: Callable[[], None] = lambda: None
+        self,
+        seconds: float,
+        watched: Callable[[], object] = lambda: None,
+        moved: Callable[[], None] = lambda: None,
     ) -> None:
         """Advance by `seconds`, waking each sleeper at its time and settling in between. `moved` is called at each
         step."""

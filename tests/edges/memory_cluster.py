@@ -1,4 +1,4 @@
-"""Shared by the tests of the in-memory cluster: a manual clock and helpers for JSON responses."""
+"""Shared by the tests of the in-memory cluster: a start time and helpers for JSON responses."""
 
 from __future__ import annotations
 
@@ -9,25 +9,13 @@ from typing import Any
 import msgspec
 
 from reconciler.cluster.memory import MemoryCluster
+from reconciler.demo.virtual_time import VirtualTime
 
 START_MS = 1_700_000_000_000
 
 
-class HandClock:
-    """Milliseconds since the epoch, moved by `advance`."""
-
-    def __init__(self) -> None:
-        self.now = START_MS
-
-    def __call__(self) -> int:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        self.now += int(seconds * 1000)
-
-
 def cluster() -> MemoryCluster:
-    return MemoryCluster(HandClock())
+    return MemoryCluster(VirtualTime(START_MS).clock)
 
 
 def read(raw: bytes) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from reconciler.cluster.port import Unavailable
 from reconciler.core.capacity.supply import same_function
 from reconciler.core.model.objects import GPU_NODE, KUBEVIRT, Function
 from reconciler.core.model.vocabulary import Mode
+from reconciler.demo.virtual_time import VirtualTime
 from reconciler.node_agent.agent import Agent, MapError, read_map
 from reconciler.node_agent.inventory import NameMap, report
 from reconciler.node_agent.sysfs import SysfsError, read_bus
-from tests.edges.manual_time import ManualTime
-from tests.edges.memory_cluster import HandClock, named
+from tests.edges.memory_cluster import START_MS, named
 
 A10 = "nvidia.com/GA102GL_A10"
 T4Q = "nvidia.com/NVIDIA_A10-4Q"
@@ -346,12 +346,12 @@ async def permit(cluster: MemoryCluster) -> None:
     await cluster.create(KUBEVIRT, "default", named("kubevirt", spec=spec))
 
 
-def agent(cluster: MemoryCluster, sysfs: FakeSysfs, time: ManualTime, **more: Any) -> Agent:
+def agent(cluster: MemoryCluster, sysfs: FakeSysfs, time: VirtualTime, **more: Any) -> Agent:
     return Agent(cluster, node_name="n1", sysfs=sysfs.root, clock=time.clock, sleep=time.sleep, **more)
 
 
 async def test_N5_the_report_is_made_then_only_its_status_is_written(sysfs: FakeSysfs) -> None:
-    cluster, time = MemoryCluster(HandClock()), ManualTime()
+    cluster, time = MemoryCluster(VirtualTime(START_MS).clock), VirtualTime(START_MS)
     await permit(cluster)
     sysfs.add("0000:3b:00.0", serial="a1")
     reporter = agent(cluster, sysfs, time)
@@ -374,7 +374,7 @@ async def test_N5_the_report_is_made_then_only_its_status_is_written(sysfs: Fake
 
 
 async def test_N5_the_agent_goes_on_when_the_api_server_fails(sysfs: FakeSysfs) -> None:
-    cluster, time = MemoryCluster(HandClock()), ManualTime()
+    cluster, time = MemoryCluster(VirtualTime(START_MS).clock), VirtualTime(START_MS)
     await permit(cluster)
     sysfs.add("0000:3b:00.0")
     failed = 0
@@ -396,7 +396,7 @@ async def test_N5_the_agent_goes_on_when_the_api_server_fails(sysfs: FakeSysfs) 
 
 
 async def test_C36_kubevirt_away_for_a_while_keeps_the_last_known_names(sysfs: FakeSysfs) -> None:
-    cluster, time = MemoryCluster(HandClock()), ManualTime()
+    cluster, time = MemoryCluster(VirtualTime(START_MS).clock), VirtualTime(START_MS)
     await permit(cluster)
     sysfs.add("0000:3b:00.0")
     reporter = agent(cluster, sysfs, time)
@@ -411,7 +411,7 @@ async def test_before_the_table_was_ever_read_there_is_no_report_unless_a_file_s
     sysfs: FakeSysfs, tmp_path: Path
 ) -> None:
     """R5, P6: a report without names would say that the node serves what its plugin says."""
-    cluster, time = MemoryCluster(HandClock()), ManualTime()
+    cluster, time = MemoryCluster(VirtualTime(START_MS).clock), VirtualTime(START_MS)
     sysfs.add("0000:3b:00.0")
 
     def lists_fail(call: Call) -> Fault | None:

@@ -224,18 +224,24 @@ def test_u3_corrections_give_back_and_charge_after() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[1]", "the file must be a map"),
-        ("currency: EUR\nprices: {a: [{from: 2026-01-01, held: x}]}", r"prices.a\[0\].held must be a price"),
-        ("currency: EUR\nprices: {a: [{from: 2026-01-01, held: -1}]}", "must be a price"),
-        ("currency: EUR\nprices: {a: [{from: soon, held: 1}]}", r"prices.a\[0\].from must be a date"),
+        ("[1]", "Expected `object`, got `array`; a price book has `currency` and `prices`"),
+        (
+            "currency: EUR\nprices: {a: [{from: 2026-01-01, held: x}]}",
+            r"a\[0\].held: Invalid decimal string; write a price",
+        ),
+        ("currency: EUR\nprices: {a: [{from: 2026-01-01, held: -1}]}", r"a\[0\].held: -1 is no price; write a price"),
+        (
+            "currency: EUR\nprices: {a: [{from: soon, held: 1}]}",
+            r"a\[0\].from: .* write a date such as",
+        ),
         (
             "currency: EUR\nprices: {a: [{from: 2026-01-01, idle: 1}]}",
-            "idle is no state; it takes held, bound",
+            "unknown field `idle`; an entry has `from` and prices for held, bound",
         ),
         ("currency: EUR\nprices: {a: [{from: 2026-01-01}]}", "states no price"),
-        ("currency: EUR\nprices: {a: 3}", "must be a list of dated prices"),
-        ("currency: euro\nprices: {}", "three-letter code"),
-        ("currency: EUR\nprices: {}\ndiscount: 3", "'discount' is no key"),
+        ("currency: EUR\nprices: {a: 3}", r"prices.a: .*; write a list of dated entries"),
+        ("currency: euro\nprices: {}", "currency: .*; write a three-letter code such as EUR"),
+        ("currency: EUR\nprices: {}\ndiscount: 3", "unknown field `discount`; a price book has"),
         ("a: [", "is no YAML"),
     ],
 )

@@ -31,8 +31,9 @@ from reconciler.core.fold import fold
 from reconciler.core.model import wire
 from reconciler.core.model.objects import CLASS, DEVICE, GPU_NODE, KINDS, NODE, POD, RELEASE, SETTINGS, VMI, Key, Kind
 from reconciler.core.state.placement_state import PlacementState
+from reconciler.demo.virtual_time import VirtualTime
 from tests.edges.fake_api import FakeApi, collection, refusal
-from tests.edges.manual_time import ManualTime
+from tests.edges.memory_cluster import START_MS
 
 STALE_SECONDS = 120.0
 LAST_SEEN = 1_700_000_000_000
@@ -102,7 +103,7 @@ def summary(event: Event) -> str:
 
 
 def timing(told: Told, *, watch_seconds: float = 10.0) -> Timing:
-    time = ManualTime()
+    time = VirtualTime(START_MS)
     return Timing(
         clock=time.clock,
         timer=asyncio.get_running_loop().time,
@@ -195,7 +196,7 @@ async def test_C39_N7_an_expired_version_in_both_forms_leads_to_a_fresh_list(
     ]
     missed = told.events[2]
     assert isinstance(missed, ObjectDeleted)
-    assert missed.last_seen == ManualTime().clock()
+    assert missed.last_seen == VirtualTime(START_MS).clock()
 
 
 @pytest.mark.parametrize(
@@ -374,12 +375,12 @@ async def test_C38_a_watch_task_that_dies_ends_all_of_them(cluster: KubeCluster,
 
 
 async def test_N7_liveness_names_the_kind_that_is_not_heard_of(cluster: KubeCluster, api: FakeApi) -> None:
-    time, told = ManualTime(), Told()
+    time, told = VirtualTime(START_MS), Told()
     every = informers(cluster, told, Timing(clock=time.clock, timer=time.timer, sleep=told.sleep))
     running = asyncio.create_task(every.run(asyncio.Event()))
     await told.until(lambda events: every.synced)
     assert every.unhealthy(time.timer()) == []
-    time.now += 301
+    time.skip(301)
     for kind in KINDS.values():
         if kind is not NODE:
             name, namespace = ("gpu-settings", "here") if kind is SETTINGS else ("x", "tenant-a" * kind.namespaced)

@@ -6,8 +6,9 @@ from journal.store import MemoryJournal
 from reconciler.core.state.decisions import Decision
 from reconciler.core.state.placement_state import PlacementState
 from reconciler.core.state.work_queue import ItemKind, WorkItem
+from reconciler.demo.virtual_time import VirtualTime
 from reconciler.runtime.loop import Loop
-from tests.edges.manual_time import ManualTime
+from tests.edges.memory_cluster import START_MS
 
 DAY = 86_400_000
 
@@ -19,7 +20,7 @@ class NoWriter:
 
 class Clock:
     def __init__(self) -> None:
-        self.time = ManualTime()
+        self.time = VirtualTime(START_MS)
         self.jump = 0
 
     def __call__(self) -> int:
@@ -32,9 +33,9 @@ def test_j5_a_clock_that_jumps_forward_ends_no_grace_time_at_once() -> None:
     state.work_queue.add_at(clock() + 60_000, WorkItem(ItemKind.NODE, 0, "n1"))
     clock.jump = DAY
     assert not loop.step()
-    clock.time.now += 29
+    clock.time.skip(29)
     assert not loop.step(), "time catches up at twice its pace"
-    clock.time.now += 2
+    clock.time.skip(2)
     assert loop.step()
 
 
@@ -42,16 +43,16 @@ def test_j5_a_clock_that_was_ahead_and_is_set_right_does_not_stop_time() -> None
     clock, state = Clock(), PlacementState()
     loop = Loop(MemoryJournal(), state, NoWriter(), clock=clock, timer=clock.time.timer)
     clock.jump = DAY
-    clock.time.now += 600
+    clock.time.skip(600)
     loop.step()
     clock.jump = 0
     state.work_queue.add_at(clock(), WorkItem(ItemKind.NODE, 0, "n1"))
     assert loop.step()
     ahead = state.now
     state.work_queue.add_at(ahead + 60_000, WorkItem(ItemKind.NODE, 0, "n1"))
-    clock.time.now += 59
+    clock.time.skip(59)
     assert not loop.step()
-    clock.time.now += 2
+    clock.time.skip(2)
     assert loop.step(), "the grace time ends after its minute, not once the clock has caught up"
 
 
@@ -60,5 +61,5 @@ def test_j5_a_journal_written_in_the_future_does_not_stop_time() -> None:
     state.now = clock() + DAY
     loop = Loop(MemoryJournal(), state, NoWriter(), clock=clock, timer=clock.time.timer)
     state.work_queue.add_at(state.now + 60_000, WorkItem(ItemKind.NODE, 0, "n1"))
-    clock.time.now += 61
+    clock.time.skip(61)
     assert loop.step()

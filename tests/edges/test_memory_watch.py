@@ -11,7 +11,8 @@ from reconciler.cluster.memory import Call, Fault, MemoryCluster
 from reconciler.cluster.port import Expired, KindMissing, Rejected, Unavailable
 from reconciler.core.model import wire
 from reconciler.core.model.objects import NODE, SETTINGS
-from tests.edges.memory_cluster import Collected, HandClock, named, read, settle
+from reconciler.demo.virtual_time import VirtualTime
+from tests.edges.memory_cluster import START_MS, Collected, named, read, settle
 
 
 def labelled(name: str, value: str) -> dict[str, object]:
@@ -19,13 +20,13 @@ def labelled(name: str, value: str) -> dict[str, object]:
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> VirtualTime:
+    return VirtualTime(START_MS)
 
 
 @pytest.fixture
-def api(clock: HandClock) -> MemoryCluster:
-    return MemoryCluster(clock)
+def api(clock: VirtualTime) -> MemoryCluster:
+    return MemoryCluster(clock.clock)
 
 
 async def test_a_watch_sends_what_came_after_its_version(api: MemoryCluster) -> None:
@@ -74,15 +75,15 @@ async def test_a_selected_watch_sees_objects_come_into_view_and_leave_it(api: Me
     await single.stop()
 
 
-async def test_the_server_ends_a_watch_in_time_with_a_bookmark(api: MemoryCluster, clock: HandClock) -> None:
+async def test_the_server_ends_a_watch_in_time_with_a_bookmark(api: MemoryCluster, clock: VirtualTime) -> None:
     watch = Collected(api.watch(NODE, api.resource_version, timeout_seconds=120))
     await settle()
     await api.create(SETTINGS, "default", named("moves-the-version"))
-    clock.advance(61)
+    clock.skip(61)
     api.tick()
     await settle()
     assert watch.seen == [("BOOKMARK", api.resource_version)] and not watch.task.done()
-    clock.advance(60)
+    clock.skip(60)
     api.tick()
     await settle()
     assert watch.task.done() and watch.task.exception() is None
@@ -129,13 +130,13 @@ async def test_the_second_form_of_410_is_a_line_in_the_stream_n7_c39(api: Memory
     assert isinstance(error, wire.Failed) and error.code == 410
 
 
-async def test_a_silent_watch_stays_open_past_its_time_until_it_heals_c38(api: MemoryCluster, clock: HandClock) -> None:
+async def test_a_silent_watch_stays_open_past_its_time_until_healed_c38(api: MemoryCluster, clock: VirtualTime) -> None:
     """N7, C38: no event, no bookmark, no end; the client has to notice."""
     watch = Collected(api.watch(NODE, api.resource_version, timeout_seconds=60))
     await settle()
     api.watches.silence(NODE)
     await api.create(NODE, "", named("n1"))
-    clock.advance(600)
+    clock.skip(600)
     api.tick()
     await settle()
     assert watch.lines == [] and not watch.task.done()

@@ -23,9 +23,10 @@ from reconciler.core.model.objects import (
 )
 from reconciler.core.model.vocabulary import CLASS_FINALIZER, DEVICE_FINALIZER
 from reconciler.demo.environment import Environment
+from reconciler.demo.virtual_time import VirtualTime
 from reconciler.runtime.uninstall import ROUNDS, Preview, Uninstalled, UninstallIncomplete, preview, uninstall
 from tests.edges.cli import run
-from tests.edges.memory_cluster import HandClock, named
+from tests.edges.memory_cluster import START_MS, named
 
 A10 = "nvidia.com/GA102GL_A10"
 CONFIG, NS, WORKLOAD = "cozy-gpu-binder-x", "cozy-gpu-binder", "gpu-binder"
@@ -98,7 +99,7 @@ def finalizers(cluster: MemoryCluster) -> list[str]:
 
 
 async def test_C47_configurations_go_first_then_the_controller_then_finalizers() -> None:
-    cluster = MemoryCluster(HandClock())
+    cluster = MemoryCluster(VirtualTime(START_MS).clock)
     port = await installed(cluster)
     done = await remove(port)
     assert done == Uninstalled(configurations=2, stopped=True, devices=2, classes=1)
@@ -118,7 +119,7 @@ class ReadOnly:
 
 
 async def test_C47_a_dry_run_says_what_an_uninstall_would_do_and_changes_nothing() -> None:
-    cluster = MemoryCluster(HandClock())
+    cluster = MemoryCluster(VirtualTime(START_MS).clock)
     port = await installed(cluster)
     before = cluster.resource_version
     planned = await preview(ReadOnly(cluster.as_user("x")), CONFIG, namespace=NS, workload=WORKLOAD, sleep=no_sleep)
@@ -133,14 +134,14 @@ async def test_C47_a_dry_run_says_what_an_uninstall_would_do_and_changes_nothing
 
 
 async def test_C47_a_dry_run_where_nothing_is_installed_finds_nothing() -> None:
-    cluster = MemoryCluster(HandClock())
+    cluster = MemoryCluster(VirtualTime(START_MS).clock)
     for kind in (DEVICE, CLASS, MUTATING_WEBHOOKS, STATEFUL_SET):
         cluster.uninstall_kind(kind)
     assert await preview(cluster.as_user("x"), CONFIG, namespace=NS, workload=WORKLOAD) == Preview()
 
 
 async def test_N6_a_dry_run_waits_for_an_api_server_that_is_away_for_a_moment() -> None:
-    cluster = MemoryCluster(HandClock())
+    cluster = MemoryCluster(VirtualTime(START_MS).clock)
     await installed(cluster)
     answers: dict[str, int] = {}
 
@@ -155,7 +156,7 @@ async def test_N6_a_dry_run_waits_for_an_api_server_that_is_away_for_a_moment() 
 
 
 def test_C47_the_command_prints_a_line_for_each_change_of_a_dry_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = MemoryCluster(HandClock())
+    cluster = MemoryCluster(VirtualTime(START_MS).clock)
     asyncio.run(installed(cluster))
 
     class Closing(ReadOnly):
@@ -183,7 +184,7 @@ def test_C47_the_command_prints_a_line_for_each_change_of_a_dry_run(monkeypatch:
 
 
 async def test_C47_a_second_run_finds_nothing_to_do() -> None:
-    cluster = MemoryCluster(HandClock())
+    cluster = MemoryCluster(VirtualTime(START_MS).clock)
     port = await installed(cluster)
     await remove(port)
     before = cluster.resource_version
@@ -192,21 +193,21 @@ async def test_C47_a_second_run_finds_nothing_to_do() -> None:
 
 
 async def test_C47_nothing_installed_is_nothing_to_do() -> None:
-    cluster = MemoryCluster(HandClock())
+    cluster = MemoryCluster(VirtualTime(START_MS).clock)
     for kind in (DEVICE, CLASS, MUTATING_WEBHOOKS, STATEFUL_SET):
         cluster.uninstall_kind(kind)
     assert await remove(Scaling(cluster.as_user("x"))) == Uninstalled()
 
 
 async def test_N6_without_a_workload_only_configurations_and_finalizers_are_looked_at() -> None:
-    cluster = MemoryCluster(HandClock())
+    cluster = MemoryCluster(VirtualTime(START_MS).clock)
     port = await installed(cluster)
     done = await uninstall(port, CONFIG, sleep=no_sleep)
     assert (done.stopped, done.devices) == (False, 2) and "scale" not in port.done
 
 
 async def test_B6_what_moves_meanwhile_is_read_again() -> None:
-    cluster = MemoryCluster(HandClock())
+    cluster = MemoryCluster(VirtualTime(START_MS).clock)
     port = await installed(cluster)
     met: set[str] = set()
 
@@ -222,7 +223,7 @@ async def test_B6_what_moves_meanwhile_is_read_again() -> None:
 
 
 async def test_N6_an_api_server_that_is_away_for_a_moment_is_waited_for() -> None:
-    cluster = MemoryCluster(HandClock())
+    cluster = MemoryCluster(VirtualTime(START_MS).clock)
     port = await installed(cluster)
     answers: dict[str, int] = {}
 
@@ -240,7 +241,7 @@ async def test_N6_an_api_server_that_is_away_for_a_moment_is_waited_for() -> Non
 
 
 async def test_N6_whoever_puts_a_finalizer_back_is_told_of_after_bounded_rounds() -> None:
-    cluster = MemoryCluster(HandClock())
+    cluster = MemoryCluster(VirtualTime(START_MS).clock)
     await installed(cluster)
     lists = 0
 
@@ -257,7 +258,7 @@ async def test_N6_whoever_puts_a_finalizer_back_is_told_of_after_bounded_rounds(
 
 
 async def test_N6_a_controller_that_does_not_end_is_told_of() -> None:
-    cluster = MemoryCluster(HandClock())
+    cluster = MemoryCluster(VirtualTime(START_MS).clock)
     port = await installed(cluster)
     port.lasting = 10_000
     with pytest.raises(UninstallIncomplete, match="did not end"):

@@ -13,7 +13,8 @@ from reconciler.cluster.port import Conflict, Unavailable
 from reconciler.cluster.writer import ClusterWriter
 from reconciler.core.model.objects import DEVICE
 from reconciler.core.state.decisions import Action, Decision, Verb, Write
-from tests.edges.manual_time import ManualTime
+from reconciler.demo.virtual_time import VirtualTime
+from tests.edges.memory_cluster import START_MS
 
 
 class SlowCluster:
@@ -44,7 +45,7 @@ def decision(action: Action, name: str, node: str, placement: dict[str, Any] | N
 class Writes:
     def __init__(self) -> None:
         self.cluster = SlowCluster()
-        self.time = ManualTime()
+        self.time = VirtualTime(START_MS)
         self.outcomes: list[Event] = []
         self.writer = ClusterWriter(
             self.cluster,  # type: ignore[arg-type]

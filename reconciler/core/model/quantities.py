@@ -1,6 +1,7 @@
 """Kubernetes quantities as exact numbers, and a pod's effective request of each resource.
 
-Owns the number formats and how containers' requests add up. Knows no nodes and no devices.
+Owns the number formats and how containers' requests add up. Knows no nodes and no devices. Stricter than the official
+client's `utils.quantity`, which accepts spaces, underscores and other scripts' digits, all refused by the API server.
 """
 
 from __future__ import annotations
