@@ -7,7 +7,7 @@ each symmetrical in old and new, so that the order in which objects arrive chang
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -92,8 +92,9 @@ def flush(state: PlacementState, dirty: Dirty) -> None:
         for tenant in state.charges.tenants():
             _set_budgets(state, tenant)
         state.enqueue_orders(state.devices.waiting.class_names())
+    raw_use: dict[str, _RawUse] = {}
     for uid in sorted(dirty.pods):
-        _refresh_pod(state, uid, dirty)
+        _refresh_pod(state, uid, raw_use, dirty)
     for node in sorted(dirty.nodes):
         node_accounts.refresh(state, node)
     for name in sorted(dirty.unheld):
@@ -130,7 +131,12 @@ def _refresh_names(state: PlacementState) -> bool:
     return changed
 
 
-def _refresh_pod(state: PlacementState, uid: str, dirty: Dirty) -> None:
+_RawUse: TypeAlias = tuple[dict[str, int], dict[str, int]]
+"""A pod's raw units per name: for budgets and for its node (R8)."""
+
+
+def _refresh_pod(state: PlacementState, uid: str, raw_use: dict[str, _RawUse], dirty: Dirty) -> None:
+    """`raw_use`: what is already counted in this flush, by pod UID; launchers of one VMI are counted together."""
     pod = state.pod(uid)
     before = state.raw_budget.pop(uid, {})
     for name, amount in sorted(before.items()):
@@ -140,14 +146,9 @@ def _refresh_pod(state: PlacementState, uid: str, dirty: Dirty) -> None:
         namespace = state.pod_namespaces.pop(uid, "")
         dirty.uncharged.update((namespace, name) for name in before)
         return
-    vmi = state.vmi(pod.namespace, pod.vmi_name) if pod.vmi_name else None
-    attached = (
-        [(d, state.resource_of(d)) for d in state.devices_of_vmi(vmi.namespace, vmi.name) if accepted(d)]
-        if vmi is not None
-        else []
-    )
-    budget = coverage.raw_for_budget(pod, vmi, attached, state.effective_names)
-    state.raw_capacity[uid] = coverage.raw_for_capacity(pod, vmi, attached, state.effective_names)
+    if uid not in raw_use:
+        raw_use.update(_raw_use(state, pod))
+    budget, state.raw_capacity[uid] = raw_use[uid]
     state.pod_namespaces[uid] = pod.namespace
     dirty.uncharged.update((pod.namespace, name) for name in before if budget.get(name, 0) < before[name])
     if budget:
@@ -156,6 +157,18 @@ def _refresh_pod(state: PlacementState, uid: str, dirty: Dirty) -> None:
             state.charges.add_usage(pod.namespace, tenants.raw_key(name), amount)
     if pod.node:
         dirty.nodes.add(pod.node)
+
+
+def _raw_use(state: PlacementState, pod: Pod) -> dict[str, _RawUse]:
+    """Raw use of a pod and, where it is a launcher, of every launcher of its VMI, by UID."""
+    vmi = state.vmi(pod.namespace, pod.vmi_name) if pod.vmi_name else None
+    pods, attached = {pod.uid: pod}, []
+    if vmi is not None and coverage.is_launcher(pod, vmi):
+        pods.update((found.uid, found) for found in state.launchers(vmi))
+        attached = [(d, state.resource_of(d)) for d in state.devices_of_vmi(vmi.namespace, vmi.name) if accepted(d)]
+    budget = coverage.raw_for_budget(pods.values(), vmi, attached, state.effective_names)
+    capacity = coverage.raw_for_capacity(pods.values(), vmi, attached, state.effective_names)
+    return {uid: (budget[uid], capacity[uid]) for uid in pods}
 
 
 def _namespace_of(state: PlacementState, uid: str, pod: Pod | None) -> str:
@@ -192,6 +205,8 @@ def _pod(state: PlacementState, old: Pod | None, new: Pod | None, dirty: Dirty) 
                 if not on_node:
                     del state.gpu_pods_on[pod.node]
                 dirty.nodes.add(pod.node)
+            if pod.vmi_name:
+                _touch_vmi(state, pod.namespace, pod.vmi_name, dirty)
         if sign < 0:
             state.pod_by_uid.pop(pod.uid, None)
         else:

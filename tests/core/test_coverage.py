@@ -50,6 +50,15 @@ def device(
     )
 
 
+def for_budget(pod: Pod, machine: Vmi | None, devices: list[tuple[Device, str]]) -> dict[str, int]:
+    """Raw use of a pod that is alone."""
+    return coverage.raw_for_budget([pod], machine, devices, NAMES)[pod.uid]
+
+
+def for_capacity(pod: Pod, machine: Vmi | None, devices: list[tuple[Device, str]]) -> dict[str, int]:
+    return coverage.raw_for_capacity([pod], machine, devices, NAMES)[pod.uid]
+
+
 def test_only_the_vmi_says_who_its_launcher_is() -> None:
     """R7, C25: owner reference and labels come from whoever made the pod."""
     pod = launcher()
@@ -61,8 +70,8 @@ def test_only_the_vmi_says_who_its_launcher_is() -> None:
 
 def test_a_pod_that_claims_to_be_a_launcher_is_raw() -> None:
     """R7, R8: a forged launcher hides behind nobody's devices."""
-    assert coverage.raw_for_budget(launcher("forged"), vmi(launcher()), [device()], NAMES) == {R: 1}
-    assert coverage.raw_for_capacity(launcher("forged"), vmi(launcher()), [device()], NAMES) == {R: 1}
+    assert for_budget(launcher("forged"), vmi(launcher()), [device()]) == {R: 1}
+    assert for_capacity(launcher("forged"), vmi(launcher()), [device()]) == {R: 1}
 
 
 @pytest.mark.parametrize(
@@ -78,73 +87,112 @@ def test_a_pod_that_claims_to_be_a_launcher_is_raw() -> None:
 )
 def test_which_pods_take_units_of_a_node_c03(pod: Pod, raw: dict[str, int]) -> None:
     """C03, C05, R6: a deletionTimestamp alone frees nothing."""
-    assert coverage.raw_for_capacity(pod, None, [], NAMES) == raw
+    assert for_capacity(pod, None, []) == raw
 
 
-def test_a_migration_is_no_second_use_of_the_budget_c09() -> None:
-    """C09: two launchers, one device: raw stays 0, node n1 counts the device, node n2 a raw unit."""
+def test_r8_a_migration_target_is_raw_until_its_source_ends_c09() -> None:
+    """C09, R8: two launchers, one device: the one on the placement's node is covered, the other is raw use of the
+    budget and of node n2. Once the source has ended, the device covers the target's budget."""
     source, target = launcher("p1", "n1"), launcher("p2", "n2")
     machine = vmi(source, target)
-    for pod in (source, target):
-        assert coverage.raw_for_budget(pod, machine, [device()], NAMES) == {}
-    assert coverage.raw_for_capacity(source, machine, [device()], NAMES) == {}
-    assert coverage.raw_for_capacity(target, machine, [device()], NAMES) == {R: 1}
+    assert coverage.raw_for_budget([target, source], machine, [device()], NAMES) == {"p1": {}, "p2": {R: 1}}
+    assert coverage.raw_for_capacity([target, source], machine, [device()], NAMES) == {"p1": {}, "p2": {R: 1}}
+    ended = msgspec.structs.replace(source, phase="Succeeded")
+    assert coverage.raw_for_budget([ended, target], machine, [device()], NAMES) == {"p1": {}, "p2": {}}
+    assert coverage.raw_for_capacity([ended, target], machine, [device()], NAMES) == {"p1": {}, "p2": {R: 1}}
+
+
+def test_r8_listed_pods_share_the_units_once_by_node_age_and_uid() -> None:
+    """R8: the pod on the placement's node comes first, then the oldest, then by uid; partly covered counts the rest."""
+    oldest, there = launcher("p9", "n2"), msgspec.structs.replace(launcher("p8", "n1"), created=9)
+    second, third = (msgspec.structs.replace(launcher(uid, "n2", {R: 2}), created=5) for uid in ("p1", "p2"))
+    pods = [third, second, oldest, there]
+    raw = coverage.raw_for_budget(pods, vmi(*pods), [device(count=3)], NAMES)
+    assert raw == {"p8": {}, "p9": {}, "p1": {R: 1}, "p2": {R: 2}}
+
+
+def test_r8_forged_pods_on_the_list_are_raw_on_every_node() -> None:
+    """R8: whoever got three pods on a VMI's list has them counted, beside the launcher and on other nodes."""
+    own = launcher()
+    forged = [
+        msgspec.structs.replace(launcher(f"f{n}", node), created=n) for n, node in enumerate(("n1", "n1", "n2"), 1)
+    ]
+    for pods in ([own, *forged], [*forged, own]):
+        machine = vmi(*pods)
+        for raw in (
+            coverage.raw_for_budget(pods, machine, [device()], NAMES),
+            coverage.raw_for_capacity(pods, machine, [device()], NAMES),
+        ):
+            assert raw == {"p1": {}, "f1": {R: 1}, "f2": {R: 1}, "f3": {R: 1}}
+
+
+def test_r8_a_pod_that_is_not_listed_takes_nobodys_turn() -> None:
+    """R7, R8: nor does one of another VMI, or one that has ended."""
+    own = msgspec.structs.replace(launcher(), created=5)
+    others = [
+        launcher("f1"),
+        msgspec.structs.replace(launcher("f2"), vmi_name="vm2"),
+        launcher("f3", phase="Failed"),
+    ]
+    machine = vmi(own, *others[1:])
+    raw = coverage.raw_for_budget([*others, own], machine, [device()], NAMES)
+    assert raw == {"p1": {}, "f1": {R: 1}, "f2": {R: 1}, "f3": {}}
 
 
 def test_gpus_in_the_resources_of_a_vm_without_devices_c10() -> None:
     """C10 (a): raw 1, charged to node and tenant."""
     pod = launcher()
-    assert coverage.raw_for_budget(pod, vmi(pod), [], NAMES) == {R: 1}
-    assert coverage.raw_for_capacity(pod, vmi(pod), [], NAMES) == {R: 1}
+    assert for_budget(pod, vmi(pod), []) == {R: 1}
+    assert for_capacity(pod, vmi(pod), []) == {R: 1}
 
 
 def test_gpus_in_the_resources_on_top_of_devices_c10() -> None:
     """C10 (b): total 2, covered 1, raw 1."""
     pod = launcher(requests={R: 2})
-    assert coverage.raw_for_budget(pod, vmi(pod), [device()], NAMES) == {R: 1}
-    assert coverage.raw_for_capacity(pod, vmi(pod), [device()], NAMES) == {R: 1}
+    assert for_budget(pod, vmi(pod), [device()]) == {R: 1}
+    assert for_capacity(pod, vmi(pod), [device()]) == {R: 1}
 
 
 def test_raw_is_never_negative_nor_crosses_names_c10() -> None:
     """C10: three covered units of one name pay for no unit of another."""
     pod = launcher(requests={R: 1, S: 1})
-    assert coverage.raw_for_budget(pod, vmi(pod), [device(count=3)], NAMES) == {S: 1}
-    assert coverage.raw_for_capacity(pod, vmi(pod), [device(count=3)], NAMES) == {S: 1}
+    assert for_budget(pod, vmi(pod), [device(count=3)]) == {S: 1}
+    assert for_capacity(pod, vmi(pod), [device(count=3)]) == {S: 1}
 
 
 def test_other_resources_are_no_gpus() -> None:
     """R6: only effective names."""
     pod = launcher(requests={R: 1, "intel.com/vf": 4})
-    assert coverage.raw_for_budget(pod, None, [], NAMES) == {R: 1}
+    assert for_budget(pod, None, []) == {R: 1}
 
 
 def test_a_lost_device_covers_the_budget_and_not_the_node() -> None:
     """R8, P4: it is charged as itself; while the launcher lives its request counts on the node."""
     pod = launcher()
     lost = [device(phase=Phase.LOST)]
-    assert coverage.raw_for_budget(pod, vmi(pod), lost, NAMES) == {}
-    assert coverage.raw_for_capacity(pod, vmi(pod), lost, NAMES) == {R: 1}
+    assert for_budget(pod, vmi(pod), lost) == {}
+    assert for_capacity(pod, vmi(pod), lost) == {R: 1}
 
 
 def test_a_launcher_away_from_its_placement_is_raw_there() -> None:
     """R8."""
     pod = launcher(node="n2")
-    assert coverage.raw_for_budget(pod, vmi(pod), [device(node="n1")], NAMES) == {}
-    assert coverage.raw_for_capacity(pod, vmi(pod), [device(node="n1")], NAMES) == {R: 1}
+    assert for_budget(pod, vmi(pod), [device(node="n1")]) == {}
+    assert for_capacity(pod, vmi(pod), [device(node="n1")]) == {R: 1}
 
 
 def test_devices_of_another_vm_or_of_none_cover_nothing() -> None:
     """R8: and an order that was never accepted is charged nowhere, so it pays for nothing."""
     pod = launcher()
     for other in (device(of="vm2"), device(of=""), device(phase=Phase.PENDING)):
-        assert coverage.raw_for_budget(pod, vmi(pod), [other], NAMES) == {R: 1}
-        assert coverage.raw_for_capacity(pod, vmi(pod), [other], NAMES) == {R: 1}
+        assert for_budget(pod, vmi(pod), [other]) == {R: 1}
+        assert for_capacity(pod, vmi(pod), [other]) == {R: 1}
 
 
 def test_a_device_of_an_unknown_class_covers_nothing() -> None:
     """R8: without its class it has no resource name."""
     pod = launcher()
-    assert coverage.raw_for_budget(pod, vmi(pod), [(device()[0], "")], NAMES) == {R: 1}
+    assert for_budget(pod, vmi(pod), [(device()[0], "")]) == {R: 1}
 
 
 def test_placed_units_wait_for_their_launcher() -> None:

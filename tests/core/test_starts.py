@@ -22,6 +22,7 @@ from reconciler.core.model.objects import (
 )
 from reconciler.core.model.vocabulary import Outcome, Phase, Reason
 from reconciler.core.state.decisions import Action
+from reconciler.core.tenancy.tenants import raw_key
 from tests.core.world import NS, R, World
 
 
@@ -302,28 +303,44 @@ def test_c05_a_silent_node_keeps_its_devices_and_takes_nothing_new() -> None:
     assert world.device("d1").placement.node == "n1"  # type: ignore[union-attr]
 
 
-def test_c09_a_migration_target_is_covered_and_counts_on_its_node() -> None:
+def test_r8_c09_a_migration_target_counts_on_its_node_and_against_the_budget() -> None:
+    """C09, R8: one device covers one of two launchers. While both run, the second is raw use of the tenant as well."""
     world = World().ready(("n1", 1), ("n2", 1))
-    world.quotas("a", {R: "1"})
+    world.quotas("a", {R: "3"})
     world.order("d1")
     assert world.start("vm", "d1") == "n1"
     world.launcher("vm", "n2", 1, name="target")
-    from reconciler.core.tenancy import tenants
-
-    assert world.state.charges.charge(NS, tenants.raw_key(R)) == 1
+    assert world.state.charges.charge(NS, raw_key(R)) == 2
     assert world.state.units_on("n2", R).free == 0
     assert world.state.units_on("n1", R).free == 0
+    world.change(POD, NS, "virt-launcher-vm", phase="Succeeded")
+    assert world.state.charges.charge(NS, raw_key(R)) == 1
+
+
+def test_r8_forged_pods_on_a_vmis_list_leave_no_budget_for_another_order() -> None:
+    """R8: a budget of 3, a running VM of one unit, and three forged pods of one unit that its VMI lists. Each is
+    charged, so the next order is refused; with their end it is accepted."""
+    world = World().ready(("n1", 9))
+    world.quotas("a", {R: "3"})
+    world.order("d1")
+    world.start("vm", "d1")
+    for number in range(3):
+        world.launcher("vm", "n1", 1, name=f"forged-{number}")
+    assert world.state.charges.charge(NS, raw_key(R)) == 4
+    assert world.state.units_on("n1", R).raw == 3
+    assert world.order("d2").phase == Phase.PENDING
+    for number in range(2):
+        world.gone(POD, NS, f"forged-{number}")
+    assert world.state.charges.charge(NS, raw_key(R)) == 3 and world.device("d2").phase == Phase.HELD
 
 
 def test_c10_raw_use_is_what_the_pod_asks_beyond_its_devices() -> None:
     world = World().ready(("n1", 4))
-    from reconciler.core.tenancy import tenants
-
     world.pod("raw", "n1", 1)
-    assert world.state.charges.charge(NS, tenants.raw_key(R)) == 1
+    assert world.state.charges.charge(NS, raw_key(R)) == 1
     world.order("d1")
     world.start("vm", "d1", units=2)
-    assert world.state.charges.charge(NS, tenants.raw_key(R)) == 3
+    assert world.state.charges.charge(NS, raw_key(R)) == 3
     assert world.state.units_on("n1", R).raw == 2
 
 

@@ -20,9 +20,9 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(now.name)
         return steps(before, span, now, *rest)
 
-    def counted_units(mark, *rest):  # type: ignore[no-untyped-def]
-        seen.append(mark.seen.name)
-        return raw_units(mark, *rest)
+    def counted_units(marks, *rest):  # type: ignore[no-untyped-def]
+        seen.extend(mark.seen.name for mark in marks)
+        return raw_units(marks, *rest)
 
     monkeypatch.setattr(device_usage, "steps", counted_steps)
     monkeypatch.setattr(pod_usage, "raw_units", counted_units)

@@ -175,6 +175,7 @@ class RandomStory:
             self.finish,
             self.raw,
             self.forge,
+            self.second,
             self.late,
             self.end_pod,
             self.shrink,
@@ -243,6 +244,18 @@ class RandomStory:
         vmi = self.pick(self.objects(Vmi))
         if vmi is not None:
             self.world.pod(self.name("forged"), "n2", 1, vmi_name=vmi.name, vmi_uid=vmi.uid, launcher=True)
+
+    def second(self) -> None:
+        """One more pod that the VMI lists, on any node: a migration target, or one that only says so (R8)."""
+        vmi = self.pick([vmi for vmi in self.objects(Vmi) if vmi.active_pods and not vmi.final])
+        if vmi is None:
+            return
+        node, units = self.random.choice(["n1", "n2"]), self.random.choice([1, 2])
+        pod = self.world.pod(self.name("second"), node, units, vmi_name=vmi.name, vmi_uid=vmi.uid, launcher=True)
+        self.world.wait(self.random.choice([0, 1, 5]))
+        now = self.world.objects[(VMI.name, NS, vmi.name)]
+        assert isinstance(now, Vmi)
+        self.world.change(VMI, NS, vmi.name, active_pods={**now.active_pods, pod.uid: node})
 
     def end_pod(self) -> None:
         pod = self.pick([pod for pod in self.objects(Pod) if pod.phase == "Running"])

@@ -299,14 +299,29 @@ def test_c10_only_what_no_device_covers_is_raw() -> None:
     assert [(one.units, one.end - one.start, one.vmi) for one in raw] == [(1, 60_000, "vm")]
 
 
-def test_c09_a_second_launcher_during_a_migration_is_covered() -> None:
-    """C09: charged per order, not per pod."""
+def test_r8_c09_a_second_launcher_during_a_migration_is_raw_until_the_first_ends() -> None:
+    """C09, R8: a device covers its units once over all listed pods, so of a migration's two launchers the target is
+    raw use while both run. It was billed nowhere before, and neither was a forged pod on the list."""
     world = story()
     world.order("d1")
     world.start("vm", "d1")
-    world.launcher("vm", "n2", 1, name="virt-launcher-target")
+    target = world.launcher("vm", "n2", 1, name="virt-launcher-target")
     world.wait(120)
-    assert not [one for one in export(journal_of(world.entries)) if one.state == "raw"]
+    world.change(POD, NS, "virt-launcher-vm", phase="Succeeded", finished=world.at)
+    world.wait(60)
+    raw = [one for one in export(journal_of(world.entries)) if one.state == "raw"]
+    assert [(one.uid, one.units, one.end - one.start) for one in raw] == [(target.uid, 1, 120_000)]
+
+
+def test_r8_forged_pods_on_a_vmis_list_are_billed() -> None:
+    """R8: three pods with the label and the owner of a running VM of one unit; all four are listed."""
+    world = story()
+    world.order("d1")
+    node = world.start("vm", "d1")
+    forged = [world.launcher("vm", node, 1, name=f"forged-{number}") for number in range(3)]
+    world.wait(120)
+    raw = [one for one in export(journal_of(world.entries)) if one.state == "raw"]
+    assert sorted((one.uid, one.units, one.end - one.start) for one in raw) == [(pod.uid, 1, 120_000) for pod in forged]
 
 
 def test_c06_a_stopped_vm_keeps_its_hold_and_is_billed_for_it() -> None:

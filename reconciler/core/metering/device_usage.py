@@ -144,17 +144,20 @@ def _direct(before: What, after: What) -> bool:
 
 
 def covers_since(before: Device | None, now: Device, at: int) -> Moment | None:
-    """Since when the device covers another VMI's launchers than before, or none any more; None: no change."""
+    """Since when the device covers another VMI's launchers than before, those of another node first, or none any more;
+    None: no change."""
     old, new = _covered(before), _covered(now)
     if old == new:
         return None
     if new is None:
         return Moment(now.phase_since or at)
+    if old is not None and old[:2] == new[:2]:
+        return Moment((now.placement.since if now.placement is not None else now.phase_since) or at)
     attached = now.attachment.since if now.attachment is not None else 0
     return Moment(max(attached, 0 if old is not None else now.phase_since) or at)
 
 
-def _covered(device: Device | None) -> tuple[str, int] | None:
+def _covered(device: Device | None) -> tuple[str, int, str] | None:
     if device is None or device.attachment is None or not accepted(device):
         return None
-    return device.attachment.vmi_name, device.count
+    return device.attachment.vmi_name, device.count, device.placement.node if device.placement is not None else ""

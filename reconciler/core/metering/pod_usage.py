@@ -1,7 +1,7 @@
 """Derives a pod's raw usage: when it started, when it ended, which units no device covers (R8, U1b).
 
-Reads one pod and the proof that it is a launcher; `raw_usage` keeps the timeline. Uses `coverage` with the confirmed
-devices of the VMI that once listed the pod.
+Reads pods and the proof that they are launchers; `raw_usage` keeps the timelines. Uses `coverage` with the confirmed
+devices of the VMI that once listed the pods.
 """
 
 from __future__ import annotations
@@ -70,13 +70,28 @@ def unseen_end(deleting: int | None, last_seen: int, at: int, start: int) -> Mom
     return between(proven, proven, at)
 
 
-def raw_units(mark: PodUsage, devices: Iterable[Named], names: Collection[str]) -> dict[str, int]:
-    """Units per name that no device covers while the pod runs. `devices`: those attached to its VMI's name."""
-    pod = msgspec.structs.replace(mark.seen, phase="Running")
+def covered(mark: PodUsage) -> bool:
+    """Whether the pod takes its turn when its VMI's devices are shared out: proven, and that VMI's devices remain."""
+    return bool(mark.vmi_uid) and not mark.orphan
+
+
+def ran(mark: PodUsage, at: int) -> bool:
+    """Whether the pod ran at a time (ms). One that is over without an end never counts as running."""
+    if mark.start is None or mark.start.at > at:
+        return False
+    return not mark.over if mark.end is None else at < mark.end.not_before(mark.start.at).at
+
+
+def raw_units(marks: Iterable[PodUsage], devices: Iterable[Named], names: Collection[str]) -> dict[str, dict[str, int]]:
+    """By pod UID, the units per name that no device covers while these pods run together (R8). `marks`: pods of one
+    VMI's name, `devices`: those attached to it."""
+    pods = {mark.seen.uid: msgspec.structs.replace(mark.seen, phase="Running") for mark in marks}
+    proven = {mark.seen.uid: mark for mark in marks if covered(mark)}
     vmi = None
-    if mark.vmi_uid and not mark.orphan:
-        vmi = Vmi(name=pod.vmi_name, namespace=pod.namespace, uid=mark.vmi_uid, active_pods={pod.uid: pod.node})
-    return coverage.raw_for_budget(pod, vmi, devices, names)
+    for mark in proven.values():
+        active = {uid: pods[uid].node for uid in proven}
+        vmi = Vmi(name=mark.seen.vmi_name, namespace=mark.seen.namespace, uid=mark.vmi_uid, active_pods=active)
+    return coverage.raw_for_budget(pods.values(), vmi, devices, names)
 
 
 def raw_what(mark: PodUsage, name: str, units: int, tenants: tuple[str, ...]) -> What:

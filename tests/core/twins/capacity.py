@@ -85,18 +85,40 @@ class Twin:
     # Raw use (R8)
 
     def raw_for_budget(self, pod: Pod, name: str) -> int:
-        covered = 0
-        for device in self.attached(self.vmi_of(pod)):
-            if self.accepted(device) and self.name_of(device) == name:
-                covered += device.count
-        return max(0, self.request(pod, name) - covered)
+        """Hand the units of the VMI's devices out one by one, to the pod that asks next."""
+        vmi = self.vmi_of(pod)
+        devices = [device for device in self.attached(vmi) if self.accepted(device)]
+        units = sum(device.count for device in devices if self.name_of(device) == name)
+        there = [device.placement.node for device in devices if device.placement is not None]
+        return self.request(pod, name) - self.handed_out(vmi, pod, name, units, there, self.pods)
 
     def raw_for_capacity(self, pod: Pod, name: str) -> int:
-        covered = 0
-        for device in self.attached(self.vmi_of(pod)):
+        vmi = self.vmi_of(pod)
+        units = 0
+        for device in self.attached(vmi):
             if self.on_node(device) and device.placement.node == pod.node and self.name_of(device) == name:
-                covered += device.placement.units
-        return max(0, self.request(pod, name) - covered)
+                units += device.placement.units
+        here = [other for other in self.pods if other.node == pod.node]
+        return self.request(pod, name) - self.handed_out(vmi, pod, name, units, [pod.node], here)
+
+    def handed_out(self, vmi: Vmi | None, pod: Pod, name: str, units: int, there: list[str], pods: list[Pod]) -> int:
+        """What `pod` gets of the units: those on a node of the placement ask first, then the oldest, then by uid."""
+        if vmi is None:
+            return 0
+        asking = [other for other in pods if self.vmi_of(other) is vmi]
+        while asking and units:
+            first = asking[0]
+            for other in asking:
+                if (other.node in there) != (first.node in there):
+                    first = other if other.node in there else first
+                elif (other.created, other.uid) < (first.created, first.uid):
+                    first = other
+            got = min(units, self.request(first, name))
+            if first is pod:
+                return got
+            units -= got
+            asking.remove(first)
+        return 0
 
     # One node (R5, R9)
 

@@ -60,21 +60,34 @@ class Twin:
         """Per pod and name the seconds of runs that lasted for the settling time."""
         lines: dict[tuple[str, str], list[tuple[int, int]]] = {}
         for at, objects in self.seconds:
-            for pod in objects:
-                if isinstance(pod, Pod) and pod.node and pod.phase == "Running":
-                    for name, wanted in pod.requests.items():
-                        covered = sum(
-                            device.count
-                            for device in objects
-                            if isinstance(device, Device)
-                            and device.attachment is not None
-                            and device.phase not in ("", "Pending")
-                            and device.namespace == pod.namespace
-                            and device.attachment.vmi_name == self.launchers.get(pod.uid)
-                            and _resource(objects, device.class_name) == name
-                        )
-                        lines.setdefault((pod.uid, name), []).append((at, max(0, wanted - covered)))
+            pods = [one for one in objects if isinstance(one, Pod) and one.node and one.phase == "Running"]
+            for pod in pods:
+                for name, wanted in pod.requests.items():
+                    lines.setdefault((pod.uid, name), []).append((at, wanted - self._covered(objects, pods, pod, name)))
         return {key: _settled(line, settle) for key, line in lines.items()}
+
+    def _covered(self, objects: list[Object], pods: list[Pod], pod: Pod, name: str) -> int:
+        """What the pod gets of its VMI's devices, which are given out pod by pod: on the placement's node first, then
+        by age, then by uid."""
+        vmi = self.launchers.get(pod.uid)
+        devices = [
+            device
+            for device in objects
+            if isinstance(device, Device)
+            and device.attachment is not None
+            and device.phase not in ("", "Pending")
+            and device.namespace == pod.namespace
+            and device.attachment.vmi_name == vmi
+        ]
+        nodes = {device.placement.node for device in devices if device.placement is not None}
+        left = sum(device.count for device in devices if _resource(objects, device.class_name) == name)
+        fellows = [one for one in pods if one.namespace == pod.namespace and self.launchers.get(one.uid) == vmi]
+        for fellow in sorted(fellows, key=lambda one: (one.node not in nodes, one.created, one.uid)):
+            given = min(left, fellow.requests.get(name, 0))
+            left -= given
+            if fellow.uid == pod.uid:
+                return given
+        return 0
 
 
 def _settled(line: list[tuple[int, int]], settle: int) -> list[tuple[int, int]]:
