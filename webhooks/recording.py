@@ -11,7 +11,8 @@ from collections.abc import Callable
 import msgspec
 
 from journal.events import AdmissionRefused
-from reconciler.core.model.objects import DEVICE, VMI
+from reconciler.core.model.decode_workload import OwnerReference, virtual_machine
+from reconciler.core.model.objects import DEVICE, VMI, Owner
 from reconciler.core.model.references import DeviceReference, TemplateReference
 from reconciler.core.model.start_request import StartRequest
 from webhooks.review import Answer, Denied, Request, read_object
@@ -24,8 +25,13 @@ class _OrderSpec(msgspec.Struct, rename="camel"):
     count: int = 1
 
 
-class _Metadata(msgspec.Struct):
+class _Metadata(msgspec.Struct, rename="camel"):
     name: str = ""
+    owner_references: tuple[OwnerReference, ...] | None = None
+
+
+class _Owned(msgspec.Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
 
 
 class _Order(msgspec.Struct):
@@ -50,6 +56,15 @@ def wanted_of_start(request: Request) -> tuple[str, StartRequest]:
         ),
         constraints=constraints_of(vmi),
     )
+
+
+def owner_of(request: Request) -> Owner | None:
+    """The VirtualMachine that controls the VMI; None if there is none or the object cannot be read."""
+    try:
+        owned = read_object(request.object, _Owned)
+    except Denied:
+        return None
+    return virtual_machine(owned.metadata.owner_references or ())
 
 
 class Recording:
@@ -80,6 +95,8 @@ class Recording:
             name, wanted = self._wanted(request)
         except Denied:
             name, wanted = request.name, StartRequest()
+        if self._kind == VMI.name:
+            wanted = msgspec.structs.replace(wanted, owner=owner_of(request))
         return AdmissionRefused(
             kind=self._kind,
             namespace=request.namespace,

@@ -26,6 +26,7 @@ from reconciler.core.model.objects import (
     VMI,
     Key,
     Kind,
+    Owner,
 )
 
 R = "nvidia.com/A40"
@@ -223,6 +224,17 @@ def test_a_vmi() -> None:
     )
     assert found.active_pods == {"p1": "n1", "p2": "n2"}
     assert (found.phase, found.node) == ("Running", "n1")
+
+
+def test_n4_a_vmi_knows_the_virtual_machine_that_controls_it() -> None:
+    owner = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "vm", "uid": "m1", "controller": True}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "j1", "controller": True}
+    found = read(VMI, obj({"ownerReferences": [job, owner]}))
+    assert found.owner == Owner(name="vm", uid="m1")
+    for other in ([], [job], [owner | {"controller": False}], [owner | {"apiVersion": "example.org/v1"}], None):
+        found = read(VMI, obj({"ownerReferences": other}))
+        assert found.owner is None
+        assert b"owner" not in msgspec.json.encode(found), "an older journal holds the same VMI"
 
 
 def permitted(**table: Any) -> dict[str, Any]:

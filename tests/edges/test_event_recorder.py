@@ -11,8 +11,10 @@ import pytest
 from journal import events
 from journal.store import MemoryJournal
 from reconciler.cluster.memory import Call, Fault
-from reconciler.cluster.port import ClusterError
-from reconciler.core.model.objects import CLASS, DEVICE, EVENT, NODE, RELEASE, VMI, Device
+from reconciler.cluster.memory.manifests import vmi_body
+from reconciler.cluster.memory.tenant_actions import document
+from reconciler.cluster.port import ClusterError, Rejected
+from reconciler.core.model.objects import CLASS, DEVICE, EVENT, NODE, RELEASE, VM, VMI, Device
 from reconciler.core.model.wire_base import to_ms
 from reconciler.core.state.decisions import Action
 from reconciler.demo.environment import Environment
@@ -92,6 +94,74 @@ async def test_N4_a_device_tells_its_life_and_its_machine_shares_what_concerns_i
     ]  # fmt: skip
     assert told.reasons(VMI.name, "vm") == [(NORMAL, "Bound"), (WARNING, "Lost"), (NORMAL, "Restored")]
     assert "device one" in told.events(VMI.name, "vm")[1]["note"]
+
+
+async def machine(told: Told, name: str, devices: list[str]) -> dict[str, Any]:
+    """A VirtualMachine, whose VMI its controller then creates; the VirtualMachine."""
+    cluster = told.env.cluster
+    vm = cluster.peek(VM, NS, name) or document(await cluster.create(VM, NS, {"metadata": {"name": name}}))
+    body = vmi_body(name, devices)
+    body["metadata"]["ownerReferences"] = [
+        {"apiVersion": VM.api_version, "kind": VM.name, "name": name, "uid": vm["metadata"]["uid"], "controller": True}
+    ]
+    await told.env.do(told.ecosystem.tenant_port.create(VMI, NS, body))
+    return vm
+
+
+async def test_N4_the_virtual_machine_gets_what_its_instance_gets(told: Told) -> None:
+    """Tenants look at `kubectl describe vm`."""
+    await told.open()
+    await told.env.do(told.ecosystem.order(NS, "one", "a10"))
+    vm = await machine(told, "vm", ["one"])
+    await told.env.later(2)
+    await told.env.do(told.ecosystem.allocatable("n1", {A10: 0}))
+    await told.env.later(90)
+    await told.env.do(told.ecosystem.allocatable("n1", {A10: 2}))
+    await told.env.later(5)
+    assert told.reasons(VM.name, "vm") == [(NORMAL, "Bound"), (WARNING, "Lost"), (NORMAL, "Restored")]
+    assert told.reasons(VM.name, "vm") == told.reasons(VMI.name, "vm")
+    assert {event["regarding"]["uid"] for event in told.events(VM.name, "vm")} == {vm["metadata"]["uid"]}
+    assert {event["regarding"]["apiVersion"] for event in told.events(VM.name, "vm")} == {"kubevirt.io/v1"}
+
+
+async def test_N4_a_start_refused_at_creation_is_told_on_the_virtual_machine(told: Told) -> None:
+    """There is no VMI to tell it on; what repeats is counted."""
+    await told.open()
+    await told.env.do(told.ecosystem.order(NS, "one", "a10"))
+    for _ in range(2):
+        with pytest.raises(Rejected):
+            await machine(told, "vm", ["one", "none"])
+        await told.env.later(3)
+    (event,) = told.events(VM.name, "vm")
+    vm = told.env.cluster.peek(VM, NS, "vm")
+    assert vm is not None and event["regarding"]["uid"] == vm["metadata"]["uid"]
+    assert (event["type"], event["reason"], event["action"]) == (WARNING, "UnknownDevice", "Refuse")
+    assert "none" in event["note"] and event["series"]["count"] == 2
+
+
+async def test_N4_a_start_the_binder_refuses_is_told_once_on_the_virtual_machine(told: Told) -> None:
+    """Its webhook tells it; the decision's own Event is on the device."""
+    await told.open()
+    await told.env.do(told.ecosystem.order(NS, "one", "a10"))
+    told.replica.admission.binding._check_start = lambda *of: None
+    await told.env.cluster.patch(NODE, "", "n1", {"spec": {"unschedulable": True}})
+    await told.env.later(2)
+    with pytest.raises(Rejected):
+        await machine(told, "vm", ["one"])
+    await told.env.later(15)
+    assert [kind for kind, _ in told.reasons(DEVICE.name, "one")] == [NORMAL, WARNING]
+    (event,) = told.events(VM.name, "vm")
+    assert event["reason"] == told.reasons(DEVICE.name, "one")[1][1]
+
+
+async def test_N4_a_machine_without_an_owner_tells_no_virtual_machine(told: Told) -> None:
+    await told.open()
+    await told.env.do(told.ecosystem.order(NS, "one", "a10"))
+    await told.env.do(told.ecosystem.vmi(NS, "vm", ["one"]))
+    with pytest.raises(Rejected):
+        await told.env.do(told.ecosystem.vmi(NS, "other", ["none"]))
+    await told.env.later(3)
+    assert told.events(VM.name) == []
 
 
 async def test_N4_an_event_is_one_that_the_api_server_takes_and_kubectl_lists_with_its_object(told: Told) -> None:

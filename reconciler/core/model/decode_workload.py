@@ -7,7 +7,7 @@ values and cloud-init data cannot reach the journal (J3). Decoding raises `Shape
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -109,16 +109,18 @@ class PodAnnotations(Wire, frozen=True):
     domain: str = field(default="", name=DOMAIN_ANNOTATION)
 
 
-class Owner(Wire, frozen=True):
+class OwnerReference(Wire, frozen=True):
+    api_version: str = ""
     kind: str = ""
     name: str = ""
     uid: str = ""
+    controller: bool | None = None
 
 
 class PodMeta(Meta, frozen=True):
     labels: PodLabels | None = None
     annotations: PodAnnotations | None = None
-    owner_references: tuple[Owner, ...] | None = None
+    owner_references: tuple[OwnerReference, ...] | None = None
 
 
 class Resources(Wire, frozen=True):
@@ -166,7 +168,7 @@ class PodWire(Wire, frozen=True):
 def pod(wire: PodWire) -> objects.Pod:
     meta, spec, status = wire.metadata or PodMeta(), wire.spec or PodSpec(), wire.status or PodStatus()
     labels = meta.labels or PodLabels()
-    owner = next((owner for owner in meta.owner_references or () if owner.kind == _OWNER_KIND), Owner())
+    owner = next((owner for owner in meta.owner_references or () if owner.kind == _OWNER_KIND), OwnerReference())
     requests = pod_requests(spec)
     memory = requests.pop("memory", 0)
     return objects.Pod(
@@ -223,18 +225,32 @@ class VmiStatus(Wire, frozen=True):
     active_pods: dict[str, str] | None = None
 
 
+class VmiMeta(Meta, frozen=True):
+    owner_references: tuple[OwnerReference, ...] | None = None
+
+
 class VmiWire(Wire, frozen=True):
     """Declares none of the spec, which carries cloud-init data and secrets."""
 
-    metadata: Meta | None = None
+    metadata: VmiMeta | None = None
     status: VmiStatus | None = None
 
 
 def vmi(wire: VmiWire) -> objects.Vmi:
-    meta, status = wire.metadata or Meta(), wire.status or VmiStatus()
+    meta, status = wire.metadata or VmiMeta(), wire.status or VmiStatus()
     return objects.Vmi(
         **common(meta),
         phase=status.phase,
         node=status.node_name,
         active_pods=status.active_pods or {},
+        owner=virtual_machine(meta.owner_references or ()),
     )
+
+
+def virtual_machine(owners: Iterable[OwnerReference]) -> objects.Owner | None:
+    """The VirtualMachine that controls a VMI with these owner references; None if there is none."""
+    for found in owners:
+        ours = found.kind == objects.VM.name and found.api_version.partition("/")[0] == objects.VM.group
+        if ours and found.controller and found.name:
+            return objects.Owner(name=found.name, uid=found.uid)
+    return None

@@ -77,12 +77,21 @@ class Pod(Object, frozen=True, kw_only=True):
         return self.phase in ("Succeeded", "Failed")
 
 
+class Owner(Model, frozen=True):
+    """A VirtualMachine, by which tenants know its VMI."""
+
+    name: str
+    uid: str = ""
+
+
 class Vmi(Object, frozen=True, kw_only=True):
-    """`active_pods`: launcher pod UID to node name, the only proof of a launcher (R7)."""
+    """`active_pods`: launcher pod UID to node name, the only proof of a launcher (R7). `owner`: the VirtualMachine that
+    controls it, for Events alone; None if there is none."""
 
     phase: str = ""
     node: str = ""
     active_pods: dict[str, str] = {}
+    owner: Owner | None = None
 
     @property
     def final(self) -> bool:
@@ -306,6 +315,7 @@ KINDS: dict[str, Kind] = {
 """Every kind whose first list precedes any decision (R9)."""
 
 LEASE = Kind("Lease", "coordination.k8s.io", "v1", "leases", True, Object)
+VM = Kind("VirtualMachine", "kubevirt.io", "v1", "virtualmachines", True, Object, foreign=True)
 EVENT = Kind("Event", "events.k8s.io", "v1", "events", True, Object)
 SELF_REVIEW = Kind("SelfSubjectReview", "authentication.k8s.io", "v1", "selfsubjectreviews", False, Object)
 TOKEN_REVIEW = Kind("TokenReview", "authentication.k8s.io", "v1", "tokenreviews", False, Object)

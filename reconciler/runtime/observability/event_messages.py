@@ -10,8 +10,21 @@ from typing import TypeVar
 
 import msgspec
 
-from journal.events import Entry
-from reconciler.core.model.objects import CLASS, DEVICE, KINDS, RELEASE, VMI, Device, GpuClass, Kind, Object
+from journal.events import AdmissionRefused, Entry
+from reconciler.core.model.objects import (
+    CLASS,
+    DEVICE,
+    KINDS,
+    RELEASE,
+    VM,
+    VMI,
+    Device,
+    GpuClass,
+    Kind,
+    Object,
+    Owner,
+)
+from reconciler.core.model.start_request import StartRequest
 from reconciler.core.state.decisions import Action, Decision, Write
 from reconciler.core.state.placement_state import PlacementState
 from reconciler.core.tenancy.tenants import Budgets
@@ -25,17 +38,18 @@ UNMATCHED_BUDGET_KEY = "UnmatchedBudgetKey"
 UNREADABLE_BUDGET = "UnreadableBudget"
 UNREADABLE = "Unreadable"
 
+_MACHINES = "GPUDevice, VirtualMachineInstance, VirtualMachine"
 
 NOTICES: dict[str, tuple[str, str]] = {
     "Held": ("GPUDevice", "an order is accepted, its units are set aside"),
-    "Bound": ("GPUDevice, VirtualMachineInstance", "the set of a VM has its node"),
-    "Released": ("GPUDevice, VirtualMachineInstance", "the VM has ended, its units are free again"),
-    "Releasing": ("GPUDevice, VirtualMachineInstance", "a deleted device waits for its VM to end"),
-    "Lost": ("GPUDevice, VirtualMachineInstance", "the node serves fewer units than are placed there"),
-    "Restored": ("GPUDevice, VirtualMachineInstance", "a lost device has its units again"),
+    "Bound": (_MACHINES, "the set of a VM has its node"),
+    "Released": ("GPUDevice", "the VM has ended, its units are free again"),
+    "Releasing": (_MACHINES, "a deleted device waits for its VM to end"),
+    "Lost": (_MACHINES, "the node serves fewer units than are placed there"),
+    "Restored": (_MACHINES, "a lost device has its units again"),
     "a reason of a refusal": (
-        "GPUDevice, VirtualMachineInstance",
-        "an order waits, or a start was refused by the binder",
+        _MACHINES,
+        "an order waits, or a start was refused",
     ),
     "Listed": ("GPUClass", "Permitted: KubeVirt's permittedHostDevices lists the resource name"),
     "NotListed": ("GPUClass", "Permitted: it does not"),
@@ -113,6 +127,23 @@ def of_decision(entry: Entry, decision: Decision) -> Iterator[Notice]:
         if decision.action in (Action.LOSE, Action.RESTORE):
             note = f"device {decision.subject.partition('/')[2]}: {note}"
         yield Notice(machines[name], type_, decision.action, reason or decision.reason, note)
+
+
+def of_refusal(event: AdmissionRefused) -> Iterator[Notice]:
+    """The Event of a start that a webhook refused, on its VirtualMachine: there is no VMI."""
+    owner = msgspec.json.decode(event.wanted, type=StartRequest).owner
+    if event.kind == VMI.name and owner is not None:
+        about = Regarding(VM, event.namespace, owner.name, owner.uid)
+        yield Notice(about, WARNING, "Refuse", event.reason, event.message)
+
+
+def on_virtual_machine(notice: Notice, owner: Owner | None) -> Iterator[Notice]:
+    """The same on the VirtualMachine that owns the VMI. A refused start is told there by the webhook that answered
+    it (`of_refusal`)."""
+    about = notice.regarding
+    if about.kind is VMI and owner is not None and notice.action != Action.REFUSE_BIND:
+        regarding = Regarding(VM, about.namespace, owner.name, owner.uid)
+        yield msgspec.structs.replace(notice, regarding=regarding)
 
 
 def _of_class(entry: Entry, found: GpuClass) -> Iterator[Notice]:

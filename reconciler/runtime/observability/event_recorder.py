@@ -2,7 +2,8 @@
 
 Owns the delivery of notices to the API server: a bounded queue, one Event per repeated notice (counted in its series),
 the VMI's uid once known. Events are best effort: failures are logged and dropped.
-Their content comes from `event_messages`. Only the leader decides, so only the leader sends Events.
+Their content comes from `event_messages`. Only the leader decides, so only the leader sends Events of decisions; a
+webhook's refusal is sent by the replica that refused.
 """
 
 from __future__ import annotations
@@ -20,12 +21,20 @@ from journal import events
 from journal.events import Entry
 from journal.store import Journal
 from reconciler.cluster.port import AlreadyExists, Cluster, ClusterError, NotFound
-from reconciler.core.model.objects import CLASS, EVENT, GPU_NODE, KUBEVIRT, RELEASE, VMI
+from reconciler.core.model.objects import CLASS, EVENT, GPU_NODE, KUBEVIRT, RELEASE, VMI, Owner
 from reconciler.core.model.vocabulary import GROUP
 from reconciler.core.model.wire_base import from_ms
 from reconciler.core.state.decisions import Action, Decision
 from reconciler.core.state.placement_state import PlacementState
-from reconciler.runtime.observability.event_messages import Notice, Regarding, of_budgets, of_decision, of_unreadable
+from reconciler.runtime.observability.event_messages import (
+    Notice,
+    Regarding,
+    of_budgets,
+    of_decision,
+    of_refusal,
+    of_unreadable,
+    on_virtual_machine,
+)
 
 CONTROLLER = f"{GROUP}/binder"
 WINDOW_MILLISECONDS = 600_000
@@ -91,8 +100,12 @@ class EventRecorder:
         """Publishes nothing."""
 
     def recorded(self, entry: Entry) -> None:
-        """Budgets are looked at again when something they are matched against has changed (C13)."""
+        """Queue the Event of a refused start. Budgets are looked at again when something they are matched against has
+        changed (C13)."""
         match entry.event:
+            case events.AdmissionRefused() as refused:
+                for notice in of_refusal(refused):
+                    self._put(notice, entry.at)
             case events.ObjectObserved(kind) | events.ObjectDeleted(kind):
                 self._problems_changed |= kind in _MATCHED_KINDS
             case events.ObjectUnreadable() | events.SettingsLoaded():
@@ -109,7 +122,7 @@ class EventRecorder:
             self._log.exception("events not made", seq=entry.seq, action=decision.action.value)
 
     def committed(self, journal: Journal, state: PlacementState) -> None:
-        """Keep the state to look up uids and budgets; does no work in the loop."""
+        """Keep the state to look up uids, owners and budgets; does no work in the loop."""
         self._state = state
 
     # Sending
@@ -135,7 +148,8 @@ class EventRecorder:
             if self._may_appear(notice) and now - queued.at < PATIENCE_MILLISECONDS:
                 waiting.append(queued)
             else:
-                counts[notice] = counts.get(notice, 0) + 1
+                for told in (notice, *on_virtual_machine(notice, self._owner(notice.regarding))):
+                    counts[told] = counts.get(told, 0) + 1
         self._queue.extend(waiting)
         if self._dropped:
             self._log.warning("events dropped, too many at once", entries=self._dropped)
@@ -177,6 +191,13 @@ class EventRecorder:
             return notice
         vmi = self._state.vmi(about.namespace, about.name)
         return notice if vmi is None else msgspec.structs.replace(notice, regarding=_with(about, vmi.uid))
+
+    def _owner(self, about: Regarding) -> Owner | None:
+        """The VirtualMachine of a VMI; None for any other object."""
+        if about.kind is not VMI or self._state is None:
+            return None
+        vmi = self._state.vmi(about.namespace, about.name)
+        return None if vmi is None else vmi.owner
 
     def _may_appear(self, notice: Notice) -> bool:
         return notice.regarding.kind is VMI and not notice.regarding.uid and notice.action == Action.BIND
