@@ -135,7 +135,8 @@ class WriteRejected(Event, frozen=True):
 
 class AdmissionRefused(Event, frozen=True):
     """A webhook of this replica refused a request before anything was written. `wanted`: the request as model values,
-    so that the refusal can be explained; `request`: the AdmissionReview's uid."""
+    so that the refusal can be explained; `request`: the AdmissionReview's uid. `public`: what the caller read in place
+    of the message, "" where that is the message (N9)."""
 
     kind: str
     namespace: str
@@ -144,6 +145,7 @@ class AdmissionRefused(Event, frozen=True):
     reason: str
     message: str
     wanted: msgspec.Raw
+    public: str = ""
 
 
 class WriteDropped(Event, frozen=True):

@@ -113,7 +113,7 @@ class BindClient:
             wanted.namespace, wanted.vmi_name, held, tuple(wanted.templates.values()), wanted.constraints
         )
         if refusal is not None:
-            raise Denied(refusal.reason, refusal.message)
+            raise Denied.because(refusal, self._view.settings)
         if dry_run:
             return True
         return await self._request(wanted, devices, until)

@@ -19,6 +19,7 @@ from reconciler.cluster.port import Cluster, ClusterError
 from reconciler.core.admission import catalog
 from reconciler.core.admission.catalog import Offer, Referable
 from reconciler.core.model.objects import ACCESS_REVIEW, DEVICE, TOKEN_REVIEW
+from reconciler.core.model.vocabulary import TenantDetail
 from reconciler.core.state.placement_state import PlacementState
 
 PATH = "/catalog/{namespace}"
@@ -115,23 +116,24 @@ def answer(state: PlacementState, namespace: str) -> dict[str, Any]:
     """`classes` and `devices` as options; `limits` maps a class to the maximum count of one order and what limits
     it."""
     offers = catalog.offers(state, namespace)
+    detail = state.settings.tenant_detail
     return {
-        "classes": [_class_option(found) for found in offers],
+        "classes": [_class_option(found, detail) for found in offers],
         "devices": [_device_option(found) for found in catalog.referable(state, namespace)],
         "limits": {
             found.class_name: {
                 "orderable": found.orderable,
                 "reason": found.limit.reason.value,
-                "message": found.limit.message,
+                "message": found.limit.text_for(detail),
             }
             for found in offers
         },
     }
 
 
-def _class_option(found: Offer) -> Option:
+def _class_option(found: Offer, detail: TenantDetail) -> Option:
     now = f"{found.orderable} can be ordered now" if found.orderable else "none can be ordered now"
-    parts = [found.description, f"{now}: {found.limit}"]
+    parts = [found.description, f"{now}: {found.limit.reason.value}: {found.limit.text_for(detail)}"]
     return Option(found.class_name, found.display_name, "; ".join(part for part in parts if part))
 
 

@@ -79,7 +79,7 @@ class DeviceWebhook:
             raise Denied(Reason.MALFORMED_REVIEW, "spec.className must name a class and spec.count be 1 or more")
         refusal = self._check_order(request.namespace, device.spec.class_name, device.spec.count)
         if refusal is not None:
-            raise Denied(refusal.reason, refusal.message)
+            raise Denied.because(refusal, self._view.settings)
 
 
 def _refuse_reserved(device: _Device, ours: bool) -> None:

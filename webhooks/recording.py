@@ -103,7 +103,8 @@ class Recording:
             name=name or request.name,
             request=request.uid,
             reason=str(denied.reason),
-            message=denied.message,
+            message=denied.detail,
+            public=denied.message if denied.message != denied.detail else "",
             wanted=msgspec.Raw(msgspec.json.encode(wanted)),
         )
 

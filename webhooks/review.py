@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from reconciler.core.admission.checks import Refusal
+from reconciler.core.model.objects import Settings
 from reconciler.core.model.vocabulary import Reason
 
 MAX_REVIEW_BYTES = 3 * 1024 * 1024
@@ -62,13 +64,22 @@ class _OnlyUid(msgspec.Struct, frozen=True):
 
 
 class Denied(Exception):
-    """The request is denied. `code`: HTTP status returned to the client."""
+    """The request is denied. `message`: for the caller. `detail`: for the log and the journal, which may say more (N9).
+    `code`: HTTP status returned to the client."""
 
-    def __init__(self, reason: Reason | str, message: str, code: int = HTTPStatus.FORBIDDEN) -> None:
+    def __init__(
+        self, reason: Reason | str, message: str, code: int = HTTPStatus.FORBIDDEN, *, detail: str = ""
+    ) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message
+        self.detail = detail or message
         self.code = int(code)
+
+    @classmethod
+    def because(cls, refusal: Refusal, settings: Settings) -> Denied:
+        """The denial of a refused request, in the words that the caller may read."""
+        return cls(refusal.reason, refusal.text_for(settings.tenant_detail), detail=refusal.message)
 
 
 class MalformedReview(Exception):

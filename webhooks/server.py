@@ -199,7 +199,7 @@ class Server:
     def _denied(self, path: str, uid: str, denied: Denied, about: Mapping[str, str]) -> web.Response:
         """`about`: namespace and name of the denied object, as far as known."""
         self._on_answer(path, denied.reason)
-        said = {**about, "reason": str(denied.reason), "message": denied.message}
+        said = {**about, "reason": str(denied.reason), "message": denied.detail}
         self._log.info("denied", webhook=path, review=uid, **said)
         return _json(render_denied(uid, denied))
 

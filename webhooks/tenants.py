@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
+from reconciler.core.admission import checks
 from reconciler.core.model.decode_platform import read_quotas
 from reconciler.core.model.vocabulary import TENANT_KIND, TENANT_KIND_LABEL, Reason
 from reconciler.core.tenancy import tenants
-from reconciler.core.tenancy.charges import BudgetRefusal
 from reconciler.core.tenancy.tenants import NO_BUDGETS, Budgets
 from webhooks.review import ALLOWED, Answer, Denied, Request, read_object
 from webhooks.view import View
@@ -86,10 +86,8 @@ class TenantWebhook:
             if before.limits.get(key) == after.limits.get(key):
                 continue
             refusal = self._view.charges.check_child_budget(parent, owned, key, after.limits.get(key))
-            if isinstance(refusal, BudgetRefusal):
-                raise Denied(Reason.BUDGET_EXCEEDED, refusal.message)
             if refusal is not None:
-                raise Denied(Reason.BUDGET_UNREADABLE, refusal.message)
+                raise Denied.because(checks.budget_refusal(refusal, parent), self._view.settings)
 
 
 def _refuse_unreadable(owned: str, budgets: Budgets) -> None:

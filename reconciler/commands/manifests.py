@@ -216,7 +216,7 @@ def plan_all(state: PlacementState, manifests: list[Machine | Ordered]) -> list[
 def _order(tried: PlacementState, ordered: Ordered) -> Plan:
     order = ordered.order
     known = tried.device(order.namespace, ordered.name)
-    if known is not None and accepted(known) and _same(known, order):
+    if known is not None and accepted(known) and known.deleting is None and _same(known, order):
         return Plan(
             kind=DEVICE.name,
             subject=f"{order.namespace}/{ordered.name}",

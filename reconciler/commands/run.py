@@ -14,7 +14,7 @@ from typing import Any
 import click
 import msgspec
 
-from reconciler.core.model.vocabulary import RawNamePolicy
+from reconciler.core.model.vocabulary import RawNamePolicy, TenantDetail
 from reconciler.runtime.settings import OptionError, RunOptions
 
 HELP = {
@@ -37,6 +37,7 @@ HELP = {
     "resource_names": "Additional GPU resource names, comma-separated.",
     "raw_name_policy": "Whether tenants may request GPUs by resource name.",
     "manager_users": "Users whose launchers and VMIs are checked by the webhooks instead of the raw-name policy.",
+    "tenant_detail": "Own: tenants read their own names and numbers. Full: also those of other tenants and nodes.",
     "bind_deadline_seconds": "How long a start waits for its placement.",
     "lost_grace_seconds": "How long a node may serve too few units before devices become Lost.",
     "attach_grace_seconds": "How long an attachment may wait for its VMI.",
@@ -55,14 +56,17 @@ HELP = {
 """Help of each flag, by field of RunOptions."""
 
 
+CHOICES = {"raw_name_policy": RawNamePolicy, "tenant_detail": TenantDetail}
+
+
 def _options(command: Callable[..., None]) -> Callable[..., None]:
     for field in reversed(msgspec.structs.fields(RunOptions)):
         required = field.default is msgspec.NODEFAULT
         shown: dict[str, Any] = {"help": HELP[field.name], "required": required, "show_envvar": True}
         if not required:
             shown |= {"default": field.default, "show_default": field.default not in (None, "")}
-        if field.name == "raw_name_policy":
-            shown["type"] = click.Choice([policy.value for policy in RawNamePolicy])
+        if field.name in CHOICES:
+            shown["type"] = click.Choice([value.value for value in CHOICES[field.name]])
         elif field.type is Path or isinstance(field.default, Path):
             shown["type"] = click.Path(path_type=Path)
         elif isinstance(field.default, int | float):

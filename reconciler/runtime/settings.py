@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from reconciler.core.model.objects import Settings
-from reconciler.core.model.vocabulary import RawNamePolicy
+from reconciler.core.model.vocabulary import RawNamePolicy, TenantDetail
 from reconciler.runtime.observability.logs import LEVELS
 
 MAX_PORT = 65_535
@@ -44,6 +44,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     resource_names: str = ""
     raw_name_policy: str = RawNamePolicy.ALLOWED.value
     manager_users: str = ""
+    tenant_detail: str = TenantDetail.OWN.value
     bind_deadline_seconds: float = 8.0
     lost_grace_seconds: float = 60.0
     attach_grace_seconds: float = 60.0
@@ -100,6 +101,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
             resource_names=_names(self.resource_names),
             raw_name_policy=RawNamePolicy(self.raw_name_policy),
             manager_users=_names(self.manager_users),
+            tenant_detail=TenantDetail(self.tenant_detail),
             writer=self.service_account or f"system:serviceaccount:{self.namespace}:gpu-binder",
             lost_grace=round(self.lost_grace_seconds * 1000),
             attach_grace=round(self.attach_grace_seconds * 1000),

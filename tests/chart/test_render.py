@@ -131,6 +131,7 @@ def test_N2_the_controller_is_started_with_every_setting():
             {
                 "settings.resourceNames": ["nvidia.com/B", "nvidia.com/A", "nvidia.com/A"],
                 "settings.rawNamePolicy": "Forbidden",
+                "settings.tenantDetail": "Full",
                 "settings.managerUsers": ["u2", "u1"],
                 "controller.lostGraceSeconds": 90,
             }
@@ -141,6 +142,7 @@ def test_N2_the_controller_is_started_with_every_setting():
     assert (given["listen-port"], given["metrics-port"]) == ("8443", "8080")
     assert given["resource-names"] == "nvidia.com/A,nvidia.com/B"
     assert given["raw-name-policy"] == "Forbidden"
+    assert given["tenant-detail"] == "Full"
     assert given["manager-users"] == "u1,u2"
     assert given["lost-grace-seconds"] == "90"
     assert given["webhook-config-name"] == CLUSTER_NAME

@@ -148,6 +148,18 @@ def test_j7_a_plan_of_a_running_vm_is_its_restart(tmp_path: Path) -> None:
     assert changed.blockers[0].reason == "ImmutableField"
 
 
+def test_o2_an_order_that_is_being_deleted_is_no_order_to_apply_again(tmp_path: Path) -> None:
+    """O2: the same manifest plans as blocked until the old device is gone."""
+    world = World().ready(("n1", 2))
+    world.order("d1", count=2)
+    world.start("vm", "d1", units=2)
+    world.change(DEVICE, NS, "d1", deleting=world.at)
+    found = call(
+        "plan", "-f", write(tmp_path / "d1.yaml", order("d1", count=2)), "--journal", journal_of(world, tmp_path)
+    )
+    assert found.exit_code == 1 and "is Releasing" in found.output
+
+
 def test_w2_what_the_webhook_would_refuse_is_among_the_blockers(tmp_path: Path) -> None:
     world = World(raw_name_policy=RawNamePolicy.FORBIDDEN).ready(("n1", 4))
     world.order("taken")

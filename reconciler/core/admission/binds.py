@@ -127,12 +127,13 @@ def guard(device: Device) -> Decision:
 
 
 def _refuse_order(state: PlacementState, device: Device, refusal: Refusal) -> Decision | None:
+    public = state.settings.public(refusal.public)
     after = moved(
         device,
         Phase.PENDING,
         state.now,
         observed_generation=device.generation,
-        conditions=held(device, False, refusal.reason.value, refusal.message, state.now),
+        conditions=held(device, False, refusal.reason.value, public or refusal.message, state.now),
     )
     if after == device:
         return None
@@ -143,6 +144,7 @@ def _refuse_order(state: PlacementState, device: Device, refusal: Refusal) -> De
         reason=refusal.reason.value,
         message=refusal.message,
         missing=refusal.missing,
+        public=public,
         writes=(status_write(device, after),),
     )
 
@@ -267,6 +269,7 @@ def _placement(device: Device, node: str, now: int) -> Placement:
 
 
 def _refuse_bind(state: PlacementState, devices: list[Device], refusal: Refusal) -> Decision:
+    public = state.settings.public(refusal.public)
     writes = []
     for device in devices:
         assert device.bind_request is not None
@@ -284,7 +287,7 @@ def _refuse_bind(state: PlacementState, devices: list[Device], refusal: Refusal)
                 request_id=device.bind_request.id,
                 outcome=Outcome.REFUSED.value,
                 reason=refusal.reason.value,
-                message=refusal.message,
+                message=public or refusal.message,
                 answered_at=state.now,
             ),
         )
@@ -297,6 +300,7 @@ def _refuse_bind(state: PlacementState, devices: list[Device], refusal: Refusal)
         reason=refusal.reason.value,
         message=refusal.message,
         missing=refusal.missing,
+        public=public,
         writes=tuple(writes),
     )
 

@@ -17,7 +17,7 @@ from reconciler.core.model.device_state import accepted
 from reconciler.core.model.objects import Constraints, Device, GpuClass, Model
 from reconciler.core.model.references import TemplateReference
 from reconciler.core.model.text import counted
-from reconciler.core.model.vocabulary import TRUE, Mode, Phase, Reason
+from reconciler.core.model.vocabulary import TRUE, Mode, Phase, Reason, TenantDetail
 from reconciler.core.state.placement_state import PlacementState
 from reconciler.core.tenancy import tenants
 from reconciler.core.tenancy.charges import BudgetRefusal, BudgetUnreadable
@@ -27,11 +27,17 @@ WAIT = "ask for fewer units, or wait until some come free"
 
 
 class Refusal(Model, frozen=True, kw_only=True):
-    """A refusal. `missing`: units short, 0 where more units would not help."""
+    """A refusal. `missing`: units short, 0 where more units would not help. `public`: the message without names and
+    numbers of other tenants and nodes, "" where it has none (N9)."""
 
     reason: Reason
     message: str
     missing: int = 0
+    public: str = ""
+
+    def text_for(self, detail: TenantDetail) -> str:
+        """The message as a tenant may read it."""
+        return self.message if detail is TenantDetail.FULL else self.public or self.message
 
     def __str__(self) -> str:
         return f"{self.reason.value}: {self.message}"
@@ -119,6 +125,8 @@ def not_entitled(state: PlacementState, order: Order) -> Refusal | None:
         reason=Reason.NOT_ENTITLED,
         message=f"GPU class {order.class_name!r} is a vGPU class and {order.namespace} is not entitled to vGPUs "
         f"({where}); ask the hoster for the entitlement",
+        public=f"GPU class {order.class_name!r} is a vGPU class and {order.namespace} is not entitled to vGPUs; "
+        "ask the hoster for the entitlement",
     )
 
 
@@ -143,6 +151,7 @@ def no_free_units(state: PlacementState, order: Order) -> Refusal | None:
         message=f"{units_of(order)} asked for, {max(0, free)} free "
         f"({held} held by orders that run nowhere yet; {detail or f'no node serves {name}'}); {WAIT}",
         missing=order.count - max(0, free),
+        public=f"{units_of(order)} asked for, {max(0, free)} free; {WAIT}",
     )
 
 
@@ -156,6 +165,8 @@ def no_node_fits(state: PlacementState, order: Order) -> Refusal | None:
         message=f"{units_of(order)} asked for at once; no single node has as many free, the most are {units} on "
         f"{node or 'no node'}: split the order",
         missing=order.count - units,
+        public=f"{units_of(order)} asked for at once; no single node has as many free, the most are {units}: split the "
+        "order",
     )
 
 
@@ -185,14 +196,15 @@ def budget_units(state: PlacementState, wanted: Sequence[tuple[str, int]]) -> di
 
 def _budget(state: PlacementState, namespace: str, wanted: Sequence[tuple[str, int]]) -> Refusal | None:
     found = state.charges.check(namespace, budget_units(state, wanted))
-    return None if found is None else budget_refusal(found)
+    return None if found is None else budget_refusal(found, namespace)
 
 
-def budget_refusal(found: BudgetRefusal | BudgetUnreadable) -> Refusal:
-    """The charge tree's result as a refusal (R3, R4)."""
+def budget_refusal(found: BudgetRefusal | BudgetUnreadable, own: str) -> Refusal:
+    """The charge tree's result as a refusal (R3, R4). `own`: the namespace whose tenant reads it."""
+    public = "" if found.tenant == own else found.public(own)
     if isinstance(found, BudgetRefusal):
-        return Refusal(reason=Reason.BUDGET_EXCEEDED, message=found.message, missing=found.missing)
-    return Refusal(reason=Reason.BUDGET_UNREADABLE, message=found.message)
+        return Refusal(reason=Reason.BUDGET_EXCEEDED, message=found.message, missing=found.missing, public=public)
+    return Refusal(reason=Reason.BUDGET_UNREADABLE, message=found.message, public=public)
 
 
 def units_of(order: Order) -> str:
@@ -329,6 +341,14 @@ def judge_start(state: PlacementState, start: Start) -> Verdict | Refusal:
     return chosen if chosen is not None else no_node(state, wanted)
 
 
+_SHORTLY = {
+    Reason.NO_FREE_UNITS: "none has enough free units",
+    Reason.NO_NODE_FITS: "none with enough free units has what the VM asks of its node",
+    Reason.HOLDS_WOULD_NOT_FIT: "held orders could not all start any more",
+}
+"""Why the closest node was rejected, without its name and numbers (N9)."""
+
+
 def no_node(state: PlacementState, wanted: SetRequest) -> Refusal:
     """Why no node takes the set, as the reason of the closest one."""
     needs = ", ".join(f"{count} {name}" for name, count in sorted(wanted.needs.items()))
@@ -339,11 +359,12 @@ def no_node(state: PlacementState, wanted: SetRequest) -> Refusal:
             message=f"no node serves {needs}; choose another class, or ask the hoster",
             missing=sum(wanted.needs.values()),
         )
+    way_out = WAIT if closest.missing else "change what the VM asks of its node, or wait until one suits it"
     return Refusal(
         reason=Reason(closest.reason or Reason.NO_NODE_FITS),
-        message=f"no single node can take {needs}; the closest: {closest.why}; "
-        + (WAIT if closest.missing else "change what the VM asks of its node, or wait until one suits it"),
+        message=f"no single node can take {needs}; the closest: {closest.why}; {way_out}",
         missing=closest.missing,
+        public=f"no single node can take {needs}: {_SHORTLY[Reason(closest.reason or Reason.NO_NODE_FITS)]}; {way_out}",
     )
 
 

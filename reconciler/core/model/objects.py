@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from reconciler.core.model.vocabulary import GROUP, VERSION, Mode, RawNamePolicy
+from reconciler.core.model.vocabulary import GROUP, VERSION, Mode, RawNamePolicy, TenantDetail
 
 
 class Model(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -345,7 +345,8 @@ class Settings(Model, frozen=True):
 
     `lost_grace`: P4. `attach_grace`: how long an attachment may wait for its VMI (P5) and the greatest age at which
     an answered request still counts as the caller's own (B4). `settle`: U1b. `report_stale`: age from which an
-    agent's report is not used (R5). `writer`: the binder's own user name (K2).
+    agent's report is not used (R5). `writer`: the binder's own user name (K2). `tenant_detail`: N9; `run` sets Own by
+    default, journals of builds before it mean Full.
     """
 
     namespace: str = "cozy-gpu-binder"
@@ -357,3 +358,8 @@ class Settings(Model, frozen=True):
     attach_grace: int = 60_000
     settle: int = 60_000
     report_stale: int = 120_000
+    tenant_detail: TenantDetail = TenantDetail.FULL
+
+    def public(self, text: str) -> str:
+        """What tenants read in place of a message that tells more, "" where they may read the message itself (N9)."""
+        return text if self.tenant_detail is TenantDetail.OWN else ""

@@ -83,6 +83,15 @@ class FunctionKind(StrEnum):
     MDEV_PARENT = "MdevParent"
 
 
+class TenantDetail(StrEnum):
+    """What texts that tenants can read may say (N9)."""
+
+    OWN = "Own"
+    """The tenant's own names and numbers, and totals of a class."""
+    FULL = "Full"
+    """Also names and numbers of other tenants and of nodes."""
+
+
 class RawNamePolicy(StrEnum):
     """Whether tenants may ask for a GPU by its resource name (K4, V1)."""
 

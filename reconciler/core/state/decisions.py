@@ -76,7 +76,8 @@ class Write(Model, frozen=True, kw_only=True):
 
 
 class Decision(Model, frozen=True, kw_only=True):
-    """`subject`: "NAMESPACE/NAME" or a name. `missing`: units lacking for a yes. `request_id`: of a bind."""
+    """`subject`: "NAMESPACE/NAME" or a name. `missing`: units lacking for a yes. `request_id`: of a bind. `public`: the
+    message as tenants may read it, "" where it is the message (N9)."""
 
     action: Action
     kind: str
@@ -86,6 +87,7 @@ class Decision(Model, frozen=True, kw_only=True):
     reason: str = ""
     message: str = ""
     missing: int = 0
+    public: str = ""
     writes: tuple[Write, ...] = ()
 
 

@@ -44,6 +44,18 @@ class BudgetRefusal(msgspec.Struct, frozen=True):
             f"that are not needed, or have the budget of {self.tenant} raised"
         )
 
+    def public(self, own: str) -> str:
+        """The message for the tenant `own` where the budget is of a tenant above it (N9)."""
+        if self.child:
+            return (
+                f"a tenant above {own} has a budget for {self.key} that a budget of {self.child_budget} for "
+                f"{self.child} exceeds by {self.missing}: give {self.child} less, or ask the hoster for more"
+            )
+        return (
+            f"a tenant above {own} has a budget for {self.key}; {self.request} more asked for, {self.missing} too "
+            "many: ask for less, delete orders that are not needed, or ask the hoster for more"
+        )
+
 
 class BudgetUnreadable(msgspec.Struct, frozen=True):
     """A budget of the tenant or one above it that cannot be read; requests it would limit are refused (R3)."""
@@ -58,6 +70,10 @@ class BudgetUnreadable(msgspec.Struct, frozen=True):
             f"the budget of tenant {self.tenant} for {self.key} cannot be read: {self.error}; correct the "
             "resourceQuotas of that tenant"
         )
+
+    def public(self, own: str) -> str:
+        """The message for the tenant `own` where the budget is of a tenant above it (N9)."""
+        return f"a budget for {self.key} of a tenant above {own} cannot be read; ask the hoster to correct it"
 
 
 class Headroom(NamedTuple):

@@ -5,6 +5,8 @@ Owns the published numbers. They come from the accounts that decide, and are res
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from reconciler.core.admission.binds import with_condition
@@ -19,6 +21,7 @@ from reconciler.core.model.vocabulary import (
     SETTINGS_MANAGER_USERS,
     SETTINGS_RAW_NAME_POLICY,
     SETTINGS_RESOURCE_NAMES,
+    TenantDetail,
 )
 from reconciler.core.state.decisions import Action, Decision, Verb, Write, write
 from reconciler.core.state.placement_state import PlacementState
@@ -38,42 +41,54 @@ def gpu_class(state: PlacementState, item: WorkItem) -> Decision | None:
     after = class_status(state, found)
     if after == found:
         return None
+    full = state.settings.tenant_detail is TenantDetail.FULL
     body = {
         "observedGeneration": after.observed_generation,
-        "units": _all_fields(after.units),
-        "largestFree": _all_fields(after.largest_free),
+        "units": _all_fields(after.units, () if full else TENANTS_NUMBERS),
+        "largestFree": _all_fields(after.largest_free, () if full else ("node",)),
         "conditions": [status_patches.condition_body(condition) for condition in after.conditions],
     }
     return Decision(
         action=Action.PUBLISH_CLASS,
         kind=CLASS.name,
         subject=found.name,
-        message=_numbers(after),
+        message=_numbers(class_units(state, found)),
         writes=(write(CLASS, found, after, Verb.STATUS, {"status": body}),),
     )
 
 
-def _all_fields(value: ClassUnits | LargestFree | None) -> dict[str, object] | None:
-    """Every field, zeros included: a number that dropped to 0 has to be written."""
-    return None if value is None else {name: getattr(value, name) for name in value.__struct_fields__}
+TENANTS_NUMBERS = ("bound", "held", "raw")
+"""Fields of a class's units that add up what tenants use; left out where tenants may read only their own (N9)."""
 
 
-def _numbers(found: GpuClass) -> str:
-    units = found.units or ClassUnits()
+def _all_fields(value: ClassUnits | LargestFree | None, hidden: Sequence[str]) -> dict[str, object] | None:
+    """Every field, zeros included: a number that dropped to 0 has to be written. Null for the `hidden`."""
+    if value is None:
+        return None
+    return {name: None if name in hidden else getattr(value, name) for name in value.__struct_fields__}
+
+
+def _numbers(units: ClassUnits) -> str:
     return f"served {units.served}, bound {units.bound}, held {units.held}, raw {units.raw}, free {units.free}"
 
 
-def class_status(state: PlacementState, found: GpuClass) -> GpuClass:
-    """The class with its current status."""
-    name = found.resource_name
-    totals = state.totals_of(name)
-    units = ClassUnits(
+def class_units(state: PlacementState, found: GpuClass) -> ClassUnits:
+    """The numbers of a class over all nodes and tenants."""
+    totals = state.totals_of(found.resource_name)
+    return ClassUnits(
         served=totals.served,
         bound=state.devices.bound[found.name],
         held=state.devices.held(found.name),
         raw=totals.raw,
-        free=max(0, state.free_units(name)),
+        free=max(0, state.free_units(found.resource_name)),
     )
+
+
+def class_status(state: PlacementState, found: GpuClass) -> GpuClass:
+    """The class with its current status; tenants read it (N9)."""
+    name = found.resource_name
+    full = state.settings.tenant_detail is TenantDetail.FULL
+    units = class_units(state, found)
     node, largest = state.free.largest(name)
     permitted = name in state.permitted_names()
     conditions = with_condition(
@@ -90,17 +105,19 @@ def class_status(state: PlacementState, found: GpuClass) -> GpuClass:
     return msgspec.structs.replace(
         found,
         observed_generation=found.generation,
-        units=units,
-        largest_free=LargestFree(node=node, units=largest),
+        units=units if full else ClassUnits(served=units.served, free=units.free),
+        largest_free=LargestFree(node=node if full else "", units=largest),
         conditions=conditions,
     )
 
 
 def _readiness(state: PlacementState, found: GpuClass, units: ClassUnits, permitted: bool) -> tuple[bool, str, str]:
     totals = state.totals_of(found.resource_name)
+    public = state.settings.public
     if found.deleting is not None:
         users = len(state.devices.by_class.get(found.name, ()))
-        return False, "Deleting", f"{counted(users, 'device')} still in use; the class goes with the last of them"
+        message = f"{counted(users, 'device')} still in use; the class goes with the last of them"
+        return False, "Deleting", public("devices are still in use; the class goes with the last of them") or message
     missing = sorted(state.missing)
     if missing:
         return False, "KindMissing", f"not installed in this cluster: {', '.join(missing)}"
@@ -109,16 +126,14 @@ def _readiness(state: PlacementState, found: GpuClass, units: ClassUnits, permit
     if not units.served:
         return False, "NoNodeServes", f"no node serves {found.resource_name}"
     if totals.silent:
-        return True, "NodesSilent", f"{counted(len(totals.silent), 'node')} silent, among them {totals.silent[0]}"
+        message = f"{counted(len(totals.silent), 'node')} silent, among them {totals.silent[0]}"
+        return True, "NodesSilent", public("some nodes are silent") or message
     if totals.disagreeing:
         node = totals.disagreeing[0]
         entry = state.units_on(node, found.resource_name)
-        return (
-            True,
-            "NodesDisagree",
-            f"node {node} advertises {entry.allocatable} and its agent reports {entry.served}",
-        )
-    return True, "Served", f"served by {counted(len(totals.nodes), 'node')}"
+        message = f"node {node} advertises {entry.allocatable} and its agent reports {entry.served}"
+        return True, "NodesDisagree", public("a node and its agent report different numbers") or message
+    return True, "Served", public("nodes serve the class") or f"served by {counted(len(totals.nodes), 'node')}"
 
 
 def _finalize(found: GpuClass) -> Decision | None:

@@ -229,11 +229,12 @@ def _lose(state: PlacementState, node_name: str, name: str) -> Decision | None:
         return None
     assert loser.placement is not None
     message = f"node {node_name} serves {served} {name} and {placed} are placed there"
+    public = state.settings.public(f"its node serves fewer {name} than are placed there")
     after = moved(
         loser,
         Phase.LOST,
         state.now,
-        conditions=held(loser, False, "NodeServesFewer", message, state.now),
+        conditions=held(loser, False, "NodeServesFewer", public or message, state.now),
     )
     return Decision(
         action=Action.LOSE,
@@ -242,6 +243,7 @@ def _lose(state: PlacementState, node_name: str, name: str) -> Decision | None:
         node=node_name,
         message=message,
         missing=placed - served,
+        public=public,
         writes=(status_write(loser, after),),
     )
 
@@ -284,6 +286,7 @@ def _restore(state: PlacementState, node_name: str, name: str) -> Decision | Non
             subject=subject(found),
             node=node_name,
             message=f"node {node_name} serves {served} {name} again",
+            public=state.settings.public("its node serves its units again"),
             writes=(status_write(found, after),),
         )
     return None

@@ -216,7 +216,7 @@ def _class_refusals(state: PlacementState, start: Start) -> list[Refusal]:
 
 def _budget_refusals(state: PlacementState, namespace: str, wanted: list[tuple[str, int]]) -> list[Refusal]:
     units = checks.budget_units(state, wanted)
-    return [checks.budget_refusal(found) for found in state.charges.refusals(namespace, units)]
+    return [checks.budget_refusal(found, namespace) for found in state.charges.refusals(namespace, units)]
 
 
 def _once(refusals: list[Refusal]) -> list[Refusal]:

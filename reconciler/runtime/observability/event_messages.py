@@ -118,12 +118,12 @@ def of_decision(entry: Entry, decision: Decision) -> Iterator[Notice]:
         device = _after(write, Device)
         if not (device.template and decision.action is Action.REFUSE_BIND):
             about = _regarding(DEVICE, device)
-            yield Notice(about, type_, decision.action, reason or decision.reason, decision.message)
+            yield Notice(about, type_, decision.action, reason or decision.reason, decision.public or decision.message)
         if device.attachment is not None:
             name = device.attachment.vmi_name
             machines[name] = Regarding(VMI, device.namespace, name)
     for name in sorted(machines):
-        note = decision.message
+        note = decision.public or decision.message
         if decision.action in (Action.LOSE, Action.RESTORE):
             note = f"device {decision.subject.partition('/')[2]}: {note}"
         yield Notice(machines[name], type_, decision.action, reason or decision.reason, note)
@@ -134,7 +134,7 @@ def of_refusal(event: AdmissionRefused) -> Iterator[Notice]:
     owner = msgspec.json.decode(event.wanted, type=StartRequest).owner
     if event.kind == VMI.name and owner is not None:
         about = Regarding(VM, event.namespace, owner.name, owner.uid)
-        yield Notice(about, WARNING, "Refuse", event.reason, event.message)
+        yield Notice(about, WARNING, "Refuse", event.reason, event.public or event.message)
 
 
 def on_virtual_machine(notice: Notice, owner: Owner | None) -> Iterator[Notice]:
