@@ -155,7 +155,7 @@ def test_o2_an_order_that_is_being_deleted_is_no_order_to_apply_again(tmp_path: 
     world.start("vm", "d1", units=2)
     world.change(DEVICE, NS, "d1", deleting=world.at)
     manifest, file = write(tmp_path / "d1.yaml", order("d1", count=2)), journal_of(world, tmp_path / "journal.db")
-    found = call("plan", "-f", manifest, "--journal", file)
+    found = call("-f", manifest, "--journal", file)
     assert found.exit_code == 1 and "is Releasing" in found.output
 
 
