@@ -30,7 +30,8 @@ class CachedObject(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """`received`: local monotonic seconds when `reported_at` last changed; node clocks are not used."""
+    """`received`: local monotonic seconds when `reported_at` last changed. A report that was found by a list may have
+    been written long before, so its own age counts, less a margin for the node's clock (R5)."""
 
     reported_at: int
     received: float
@@ -39,41 +40,49 @@ class Report(msgspec.Struct):
 class ObjectCache:
     """The cache of one kind. Every method emits changes in order; `emit` is the loop's queue."""
 
-    def __init__(self, kind: Kind, emit: Callable[[Event], None], *, report_stale_seconds: float) -> None:
+    def __init__(
+        self,
+        kind: Kind,
+        emit: Callable[[Event], None],
+        *,
+        report_stale_seconds: float,
+        report_margin_seconds: float = 0.0,
+    ) -> None:
+        """`report_margin_seconds`: how far the clocks of nodes may differ from ours."""
         self._kind = kind
         self._emit = emit
         self._report_stale_seconds = report_stale_seconds
+        self._report_margin_seconds = report_margin_seconds
         self._known: dict[Address, CachedObject] = {}
         self._gone: set[str] = set()
         self._read: set[Address] | None = None
         self._beside: list[set[str]] = []
         self._reports: dict[str, Report] = {}
         self._silent: set[str] = set()
+        self._unheard: set[str] = set()
 
     def seed(
         self,
         items: Iterable[Object],
         unreadable: Iterable[tuple[Address, str, str]],
         silent: Iterable[str],
-        now: float,
     ) -> None:
         """Start from a journal's state, so that the first list emits only what changed since.
         `unreadable`: (address, uid, error)."""
         for item in items:
             self._known[(item.namespace, item.name)] = CachedObject(item.uid, item.resource_version, item)
-            if isinstance(item, GpuNode):
-                self._reports[item.name] = Report(item.reported_at, now)
         for address, uid, error in unreadable:
             self._known[address] = CachedObject(uid, "", None, error)
-        self._silent.update(name for name in silent if name in self._reports)
+        self._silent.update(name for name in silent if ("", name) in self._known)
 
     def list_begins(self) -> None:
         """Mark a list as in progress: reads that complete before it may be newer."""
         self._read = set()
 
-    def listed(self, found: wire.Listed, now: float, last_seen: int) -> bool:
+    def listed(self, found: wire.Listed, now: float, last_seen: int, at: int = 0) -> bool:
         """Apply a complete list as of `found.resource_version`; returns whether it changed anything. `last_seen`:
-        ms since the epoch, until when a missing object is known to have been there (U2)."""
+        ms since the epoch, until when a missing object is known to have been there (U2). `at`: now in the same unit,
+        by which an agent's report is judged; 0 takes every report as just written."""
         read = self._read or set()
         self._read = None
         present = {(item.namespace, item.name) for item in found.objects}
@@ -89,7 +98,11 @@ class ObjectCache:
             known = self._known.get(address)
             if address in read and known is not None and _older(item.resource_version, known.version):
                 continue
-            news |= self._changed(item, "list", now, last_seen)
+            if isinstance(item, GpuNode) and at:
+                news |= self._changed(item, "list", now - self._age(item, at), last_seen)
+            else:
+                news |= self._changed(item, "list", now, last_seen)
+        self.silence(now)
         for broken in found.unreadable:
             news |= self._set_aside(broken, last_seen)
         return news
@@ -155,6 +168,10 @@ class ObjectCache:
                 self._silent.add(name)
                 self._emit(ReportSilenced(node=name))
 
+    def _age(self, report: GpuNode, at: int) -> float:
+        """Seconds since a report was written, at least; 0 where its node's clock is ahead of ours."""
+        return max(0.0, (at - report.reported_at) / 1000 - self._report_margin_seconds)
+
     def _note_removed(self, uid: str) -> None:
         for removed in self._beside:
             removed.add(uid)
@@ -169,22 +186,37 @@ class ObjectCache:
             known = None
         news = known is None or known.model is None or wire.significant(self._kind, known.model, item)
         if isinstance(item, GpuNode):
-            news |= self._reported(item, news, now)
+            news |= self._reported(item, news, now, source)
         self._known[address] = CachedObject(item.uid, item.resource_version, item)
         if news or source == "read":
             self._observed(item, source)
         return news
 
-    def _reported(self, item: GpuNode, news: bool, now: float) -> bool:
-        """Whether a report must be emitted because it ends a stale period."""
+    def _reported(self, item: GpuNode, news: bool, received: float, source: str) -> bool:
+        """Whether a report must be emitted because it ends a stale period, or is the first change seen since a list
+        found it."""
         report = self._reports.get(item.name)
+        if report is None and source == "list":
+            return self._found(item, news, received)
         renewed = report is None or report.reported_at != item.reported_at
         if not renewed and not news:
             return False
-        self._reports[item.name] = Report(item.reported_at, now)
-        silent = item.name in self._silent
+        self._reports[item.name] = Report(item.reported_at, received)
+        ends = item.name in self._silent or item.name in self._unheard
         self._silent.discard(item.name)
-        return silent
+        self._unheard.discard(item.name)
+        return ends
+
+    def _found(self, item: GpuNode, news: bool, received: float) -> bool:
+        """A list shows a report for the first time: a stale one stays stale unless it has changed since."""
+        known = self._known.get((item.namespace, item.name))
+        self._reports[item.name] = Report(item.reported_at, received)
+        self._unheard.add(item.name)
+        same = known is not None and isinstance(known.model, GpuNode) and known.model.reported_at == item.reported_at
+        ends = item.name in self._silent and (news or not same)
+        if ends:
+            self._silent.discard(item.name)
+        return ends
 
     def _observed(self, item: Object, source: str) -> None:
         self._emit(
@@ -228,6 +260,7 @@ class ObjectCache:
         self._note_removed(known.uid)
         self._reports.pop(address[1], None)
         self._silent.discard(address[1])
+        self._unheard.discard(address[1])
         namespace, name = address
         self._emit(
             ObjectDeleted(

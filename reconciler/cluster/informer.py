@@ -56,13 +56,16 @@ class Informer:
         timing: Timing,
         *,
         report_stale_seconds: float,
+        report_margin_seconds: float = 0.0,
         selection: dict[str, str] | None = None,
         restarted: Callable[[str, str], None] | None = None,
     ) -> None:
         """`selection`: namespace, name and label_selector of the port's list and watch. `restarted`: called with kind
         and reason whenever a list or watch has to be repeated."""
         self.kind = kind
-        self.cache = ObjectCache(kind, emit, report_stale_seconds=report_stale_seconds)
+        self.cache = ObjectCache(
+            kind, emit, report_stale_seconds=report_stale_seconds, report_margin_seconds=report_margin_seconds
+        )
         self.listed = False
         self.missing = False
         self.restarts = 0
@@ -134,7 +137,7 @@ class Informer:
     async def _list(self) -> None:
         self.cache.list_begins()
         found = wire.decode_list(self.kind, await self._cluster.list(self.kind, **self._selection))
-        news = self.cache.listed(found, self._timing.timer(), self.last_seen)
+        news = self.cache.listed(found, self._timing.timer(), self.last_seen, self._timing.clock())
         if news or self.missing or not self.listed:
             self._emit(KindListed(kind=self.kind.name))
         self.listed, self.missing = True, False

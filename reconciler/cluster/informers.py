@@ -36,6 +36,7 @@ class Informers:
         *,
         settings_namespace: str,
         report_stale_ms: int,
+        report_margin_ms: int = 0,
         restarted: Callable[[str, str], None] | None = None,
     ) -> None:
         """`settings_namespace`: namespace of the settings ConfigMap, the only one read (K4)."""
@@ -51,6 +52,7 @@ class Informers:
                 emit,
                 timing,
                 report_stale_seconds=report_stale_ms / 1000,
+                report_margin_seconds=report_margin_ms / 1000,
                 selection=selections.get(kind.name),
                 restarted=restarted,
             )
@@ -60,7 +62,6 @@ class Informers:
     def seed(self, state: PlacementState) -> None:
         """Start from a state folded from a journal: an object deleted while no process was running is then reported
         as deleted, an unchanged one makes no event (U2, J3). Call before `run`."""
-        now = self._timing.timer()
         for name, informer in self.of.items():
             informer.last_seen = state.now
             informer.cache.seed(
@@ -71,7 +72,6 @@ class Informers:
                     if found.kind == name
                 ),
                 state.silent if name == GPU_NODE.name else (),
-                now,
             )
 
     @property

@@ -60,7 +60,7 @@ def adds_nothing(state: PlacementState, event: events.ObjectObserved) -> bool:
     """
     if event.uid in state.stale or (event.kind, event.namespace, event.name) in state.unreadable:
         return False
-    if event.kind == GPU_NODE.name and event.name in state.silent:
+    if event.kind == GPU_NODE.name and (event.name in state.silent or event.name in state.unheard):
         return False
     known = state.get(event.kind, event.namespace, event.name)
     if known is None or known.uid != event.uid:
@@ -90,6 +90,7 @@ def _started(state: PlacementState, event: events.ControllerStarted) -> None:
     state.pending_keys.clear()
     state.listed.clear()
     state.missing.clear()
+    state.unheard = {name for _, name in state.objects[GPU_NODE.name]}
 
 
 def _stand_down(state: PlacementState) -> None:
@@ -114,6 +115,8 @@ def _observed(state: PlacementState, event: events.ObjectObserved) -> None:
     if known is not None and known.uid != event.uid:
         _forget(state, event.kind, known)
         known = None
+    if event.kind == GPU_NODE.name:
+        _heard(state, event, known)
     state.pending.pop(f"{event.kind}/{event.namespace}/{event.name}", None)
     if known is not None and known.resource_version != event.resource_version:
         _fenced(state, event.uid)
@@ -123,6 +126,12 @@ def _observed(state: PlacementState, event: events.ObjectObserved) -> None:
         state.pending[event.uid] = msgspec.structs.replace(pending, base=event.object)
         return
     index_updates.replace(state, event.kind, known, seen)
+
+
+def _heard(state: PlacementState, event: events.ObjectObserved, known: Object | None) -> None:
+    """A report that a list shows for the first time may be of any age; one that changes is new (R5)."""
+    found = event.source == "list" and (known is None or GPU_NODE.name not in state.listed)
+    (state.unheard.add if found else state.unheard.discard)(event.name)
 
 
 def _fenced(state: PlacementState, uid: str) -> None:
@@ -181,6 +190,8 @@ def _forget(state: PlacementState, kind: str, known: Object) -> None:
     state.stale.discard(known.uid)
     state.own_versions.pop(known.uid, None)
     state.rejections.pop(known.uid, None)
+    if kind == GPU_NODE.name:
+        state.unheard.discard(known.name)
     index_updates.replace(state, kind, known, None)
 
 

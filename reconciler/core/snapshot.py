@@ -32,6 +32,7 @@ class Snapshot(Model, frozen=True, kw_only=True):
     missing: list[str]
     unreadable: list[Unreadable]
     silent: list[str]
+    unheard: list[str] = []
     permitted: tuple[PermittedDevice, ...] | None
     identity: str
     epoch: int | None
@@ -73,6 +74,7 @@ def export(state: PlacementState) -> bytes:
             missing=sorted(state.missing),
             unreadable=[state.unreadable[key] for key in sorted(state.unreadable)],
             silent=sorted(state.silent),
+            unheard=sorted(state.unheard) if state.settings.report_margin else [],
             permitted=state.permitted,
             identity=state.identity,
             epoch=state.epoch,
@@ -132,6 +134,7 @@ def restore(payload: bytes) -> PlacementState:
 def _restore_fields(state: PlacementState, found: Snapshot) -> None:
     fields: dict[str, Any] = {
         "epoch": found.epoch,
+        "unheard": set(found.unheard),
         "unfenced": set(found.unfenced),
         "pending": dict(found.pending),
         "pending_keys": dict(found.pending_keys),

@@ -14,7 +14,7 @@ from journal.store import Journal
 from reconciler.cluster.informers import Timing
 from reconciler.cluster.memory import MemoryCluster
 from reconciler.cluster.memory.ecosystem import Ecosystem
-from reconciler.core.model.objects import Settings
+from reconciler.core.model.objects import CLOCK_MARGIN, Settings
 from reconciler.demo.embedded import NAMESPACE, SERVICE_ACCOUNT, Replica, register
 from reconciler.demo.virtual_time import VirtualTime
 
@@ -35,7 +35,8 @@ class Environment:
         self.ecosystem = Ecosystem(self.cluster)
         self.replicas: list[Replica] = []
         self.timing = Timing(clock=self.time.clock, timer=self.time.timer, sleep=self.time.sleep, jitter=lambda: 0.5)
-        chosen = {"namespace": NAMESPACE, "writer": SERVICE_ACCOUNT, **(settings or {})}
+        chosen: dict[str, Any] = {"namespace": NAMESPACE, "writer": SERVICE_ACCOUNT, "report_margin": CLOCK_MARGIN}
+        chosen |= settings or {}
         self.settings = Settings(**chosen)
 
     async def open(self) -> None:

@@ -85,6 +85,7 @@ class Controller:
             timing,
             settings_namespace=settings.namespace,
             report_stale_ms=settings.report_stale,
+            report_margin_ms=settings.report_margin,
             restarted=restarted,
         )
         self.elector = LeaderElector(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler.core.model.objects import Settings
+from reconciler.core.model.objects import CLOCK_MARGIN, Settings
 from reconciler.core.model.vocabulary import RawNamePolicy, TenantDetail
 from reconciler.runtime.observability.logs import LEVELS
 
@@ -107,6 +107,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
             attach_grace=round(self.attach_grace_seconds * 1000),
             settle=round(self.settle_seconds * 1000),
             report_stale=round(self.report_stale_seconds * 1000),
+            report_margin=CLOCK_MARGIN,
         )
 
 

@@ -15,6 +15,7 @@ from reconciler.core.decide import decide
 from reconciler.core.fold import adds_nothing, decode_object, fold
 from reconciler.core.model.objects import (
     CLASS,
+    CLOCK_MARGIN,
     DEVICE,
     GPU_NODE,
     KINDS,
@@ -65,7 +66,11 @@ class World:
         self.held_writes: list[tuple[str, Decision, int]] = []
         self._uids = 0
         self.tell(events.ControllerStarted("binder-0", "test"))
-        self.tell(events.SettingsLoaded(msgspec.Raw(msgspec.json.encode(Settings(**settings)))))
+        self.tell(
+            events.SettingsLoaded(
+                msgspec.Raw(msgspec.json.encode(Settings(**{"report_margin": CLOCK_MARGIN, **settings})))
+            )
+        )
 
     # Events
 

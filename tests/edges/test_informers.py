@@ -567,15 +567,43 @@ def test_R5_a_silent_node_stays_silent_over_a_restart() -> None:
     seen, told = cache(GPU_NODE)
     old = report("2020-01-01T00:00:10Z").object
     other = report("2020-01-01T00:00:10Z", "n2").object
-    seen.seed([old, other], [], ["n1"], 0.0)
+    seen.seed([old, other], [], ["n1"])
     seen.list_begins()
     seen.listed(wire.Listed("50", [old, other], []), 1.0, 0)
-    seen.silence(119.0)
-    assert told == []
     seen.silence(120.0)
+    assert told == []
+    seen.silence(121.0)
     assert [summary(event) for event in told] == ["silent n2"]
     seen.watched(report("2020-01-01T00:00:20Z"), 130.0, 0)
     assert summary(told[-1]) == "watch n1 u-n1"
+
+
+def test_R5_a_report_found_at_a_start_is_judged_by_its_own_time_within_the_clocks_margin() -> None:
+    told: list[Event] = []
+    seen = ObjectCache(GPU_NODE, told.append, report_stale_seconds=STALE_SECONDS, report_margin_seconds=60.0)
+    found = [report("2020-01-01T00:00:10Z", name).object for name in ("n1", "n2")]
+    seen.list_begins()
+    seen.listed(wire.Listed("50", found, []), 0.0, 0, found[0].reported_at + 179_000)
+    assert [summary(event) for event in told] == ["list n1 u-n1", "list n2 u-n2"]
+    seen.watched(report("2020-01-01T00:00:40Z"), 0.5, 0)
+    seen.watched(report("2020-01-01T00:01:10Z"), 0.6, 0)
+    assert summary(told[-1]) == "watch n1 u-n1" and len(told) == 3, "the first change is told, the next is not (J3)"
+    seen.silence(1.0)
+    assert [summary(event) for event in told[3:]] == ["silent n2"]
+
+
+def test_R5_a_report_found_stale_is_silent_before_the_list_is_complete() -> None:
+    told: list[Event] = []
+    seen = ObjectCache(GPU_NODE, told.append, report_stale_seconds=STALE_SECONDS, report_margin_seconds=60.0)
+    old = report("2020-01-01T00:00:10Z").object
+    seen.list_begins()
+    seen.listed(wire.Listed("50", [old], []), 0.0, 0, old.reported_at + 3_600_000)
+    assert [summary(event) for event in told] == ["list n1 u-n1", "silent n1"]
+    ahead = report("2020-01-01T05:00:10Z", "n2").object
+    seen.list_begins()
+    seen.listed(wire.Listed("51", [old, ahead], []), 1.0, 0, old.reported_at + 3_601_000)
+    seen.silence(120.0)
+    assert [summary(event) for event in told[2:]] == ["list n2 u-n2"], "a clock that is ahead makes no report older"
 
 
 def test_R5_a_report_that_is_deleted_or_broken_is_not_waited_for() -> None:

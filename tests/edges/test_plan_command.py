@@ -22,6 +22,7 @@ from reconciler.commands.manifests import ManifestError, plan_all, read
 from reconciler.commands.plan import plan_command
 from reconciler.core.model.objects import (
     CLASS,
+    CLOCK_MARGIN,
     DEVICE,
     GPU_NODE,
     KINDS,
@@ -329,7 +330,7 @@ async def test_n8_a_kind_that_is_not_installed_is_known_as_missing_and_ours_is_a
 
 async def test_r5_a_report_too_old_to_speak_is_silent_in_a_live_state() -> None:
     env = await _env()
-    late = env.time.clock() + Settings().report_stale + 1000
+    late = env.time.clock() + Settings().report_stale + CLOCK_MARGIN + 1000
     state = await read_state(env.cluster, Settings(namespace=NAMESPACE), now=late)
     assert state.silent == {"n1", "n2"}
     await env.close()

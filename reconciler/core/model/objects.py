@@ -340,13 +340,20 @@ VALIDATING_WEBHOOKS = Kind(
 )
 
 
+CLOCK_MARGIN = 60_000
+"""Settings.report_margin of a running controller, ms: a node whose clock is further off has its report used only once
+it is seen to change."""
+
+
 class Settings(Model, frozen=True):
     """The hoster's settings that the model depends on; journaled before they are used (J1). Durations in ms.
 
     `lost_grace`: P4. `attach_grace`: how long an attachment may wait for its VMI (P5) and the greatest age at which
     an answered request still counts as the caller's own (B4). `settle`: U1b. `report_stale`: age from which an
-    agent's report is not used (R5). `writer`: the binder's own user name (K2). `tenant_detail`: N9; `run` sets Own by
-    default, journals of builds before it mean Full.
+    agent's report is not used (R5). `report_margin`: how far the clocks of nodes may differ from ours, when a report
+    first seen at a start is judged by its own time; 0 in journals of builds that took every report as just heard.
+    `writer`: the binder's own user name (K2). `tenant_detail`: N9; `run` sets Own by default, journals of builds
+    before it mean Full.
     """
 
     namespace: str = "cozy-gpu-binder"
@@ -358,6 +365,7 @@ class Settings(Model, frozen=True):
     attach_grace: int = 60_000
     settle: int = 60_000
     report_stale: int = 120_000
+    report_margin: int = 0
     tenant_detail: TenantDetail = TenantDetail.FULL
 
     def public(self, text: str) -> str:

@@ -98,7 +98,7 @@ def _disagrees(state: PlacementState, node: str, name: str, entry: Units) -> boo
 def _check_served(state: PlacementState, node: str, account: Mapping[str, Units]) -> None:
     item = WorkItem(ItemKind.NODE, 0, node)
     for name, entry in account.items():
-        served = state.known_served(node, name) if state.synced else None
+        served = state.provable_served(node, name) if state.synced else None
         short = served is not None and entry.placed > served
         if not short:
             _end_shortage(state, node, name)

@@ -89,6 +89,8 @@ class PlacementState:
         self.missing: set[str] = set()
         self.unreadable: dict[tuple[str, str, str], Unreadable] = {}
         self.silent: set[str] = set()
+        self.unheard: set[str] = set()
+        """Nodes whose report was found at a start and has not been seen to change since (R5)."""
         self.permitted: tuple[PermittedDevice, ...] | None = None
         self.identity = ""
         self.epoch: int | None = None
@@ -264,6 +266,12 @@ class PlacementState:
 
     def report_fresh(self, node: str) -> bool:
         return self.report(node) is not None and node not in self.silent
+
+    def provable_served(self, node: str, name: str) -> int | None:
+        """Units by which a device may be lost (P4): `known_served`, but None while the node's report may be older
+        than it says."""
+        unproved = node in self.unheard and self.settings.report_margin > 0 and self.node(node) is not None
+        return None if unproved else self.known_served(node, name)
 
     def known_served(self, node: str, name: str) -> int | None:
         """Units a node serves where that is known: None where it is silent (R5), 0 where it is gone (P4)."""

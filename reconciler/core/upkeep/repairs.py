@@ -217,7 +217,7 @@ def node(state: PlacementState, item: WorkItem) -> Decision | None:
 
 
 def _lose(state: PlacementState, node_name: str, name: str) -> Decision | None:
-    served = state.known_served(node_name, name)
+    served = state.provable_served(node_name, name)
     since = state.short_since.get((node_name, name))
     if served is None or since is None or state.now < since + state.settings.lost_grace:
         return None
@@ -259,7 +259,7 @@ def _loses_first(state: PlacementState, found: Device) -> tuple[bool, int, str]:
 
 
 def _restore(state: PlacementState, node_name: str, name: str) -> Decision | None:
-    served = state.known_served(node_name, name)
+    served = _served_again(state, node_name, name)
     if not served:
         return None
     lost = [
@@ -290,6 +290,15 @@ def _restore(state: PlacementState, node_name: str, name: str) -> Decision | Non
             writes=(status_write(found, after),),
         )
     return None
+
+
+def _served_again(state: PlacementState, node_name: str, name: str) -> int | None:
+    """Units a node serves for devices that return: whatever lowered the number, so the kubelet's count serves where
+    the agent is silent (R5, P4)."""
+    found = state.node(node_name)
+    if found is None or not found.ready or not state.settings.report_margin:
+        return state.known_served(node_name, name)
+    return state.units_on(node_name, name).served
 
 
 def _oldest_first(found: Device) -> tuple[int, str]:

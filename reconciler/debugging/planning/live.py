@@ -19,6 +19,7 @@ from reconciler.cluster.retry_policies import PLAN
 from reconciler.core.fold import fold
 from reconciler.core.model import wire
 from reconciler.core.model.objects import (
+    CLOCK_MARGIN,
     GPU_NODE,
     KINDS,
     RELEASE,
@@ -97,9 +98,9 @@ def _told(kinds: list[Kind], lists: dict[str, wire.Listed | None], settings: Set
         told += [_observed(kind, item) for item in listed.objects]
         told += [_unreadable(kind, item) for item in listed.unreadable]
         told.append(events.KindListed(kind.name))
-    reports = lists[GPU_NODE.name]
+    reports, stale = lists[GPU_NODE.name], settings.report_stale + CLOCK_MARGIN
     for report in reports.objects if reports else ():
-        if isinstance(report, GpuNode) and now - report.reported_at >= settings.report_stale:
+        if isinstance(report, GpuNode) and now - report.reported_at >= stale:
             told.append(events.ReportSilenced(report.name))
     return told
 
