@@ -2,7 +2,8 @@
 
 Owns the event schemas and their encoding. Knows nothing of placement: observed objects and decisions are stored as
 the JSON their owner encoded. Times are integer milliseconds since the Unix epoch, UTC. A changed schema gets a new
-version and a stepwise upcast (`UPCASTS`), never a silent change (J6).
+version and a stepwise upcast (`UPCASTS`), never a silent change (J6). A field whose default means what was true before
+it existed keeps the version, so that the build before can still read the journal after a rollback.
 """
 
 from __future__ import annotations
@@ -87,10 +88,12 @@ class TimeReached(Event, frozen=True):
 
 
 class LeadershipAcquired(Event, frozen=True):
-    """This replica holds the lease; `epoch` counts the terms of leadership over all replicas (J5)."""
+    """This replica holds the lease; `epoch` counts the terms of leadership over all replicas (J5). `mark` is what its
+    fences write; empty in journals of builds that wrote the epoch alone."""
 
     identity: str
     epoch: int
+    mark: str = ""
 
 
 class LeadershipLost(Event, frozen=True):

@@ -144,7 +144,7 @@ def _stand_down_if_fenced(state: PlacementState, known: Object, seen: Object) ->
     suspended (J5)."""
     if state.epoch is None or not isinstance(known, Device) or not isinstance(seen, Device):
         return
-    if seen.epoch not in (known.epoch, str(state.epoch)):
+    if seen.epoch not in (known.epoch, state.mark):
         _stand_down(state)
 
 
@@ -219,6 +219,9 @@ def _acquired(state: PlacementState, event: events.LeadershipAcquired) -> None:
     _stand_down(state)
     state.rejections.clear()
     state.epoch = event.epoch
+    state.mark = event.mark or str(event.epoch)
+    if event.mark:
+        state.last_epoch = max(state.last_epoch, event.epoch)
     state.work_queue.open()
     for device in state.all_devices():
         _note_unfenced(state, device)
@@ -231,7 +234,7 @@ def _note_unfenced(state: PlacementState, device: Device) -> None:
     if device.bind_request is not None and not grantable:
         whole = state.devices_of_request(device.bind_request.id)
         grantable = not holds_units(device) or not binds.settled_set(whole)
-    if grantable and device.epoch != str(state.epoch):
+    if grantable and device.epoch != state.mark:
         (state.unfenced if state.readable(device) else state.unfenceable).add(device.uid)
 
 

@@ -36,6 +36,8 @@ class Snapshot(Model, frozen=True, kw_only=True):
     permitted: tuple[PermittedDevice, ...] | None
     identity: str
     epoch: int | None
+    mark: str = ""
+    last_epoch: int = 0
     unfenced: list[str]
     pending: dict[str, PendingWrite]
     pending_keys: dict[str, tuple[str, str, str, str]]
@@ -78,6 +80,8 @@ def export(state: PlacementState) -> bytes:
             permitted=state.permitted,
             identity=state.identity,
             epoch=state.epoch,
+            mark=state.mark if state.last_epoch else "",
+            last_epoch=state.last_epoch,
             unfenced=sorted(state.unfenced),
             pending=dict(sorted(state.pending.items())),
             pending_keys=dict(sorted(state.pending_keys.items())),
@@ -134,6 +138,8 @@ def restore(payload: bytes) -> PlacementState:
 def _restore_fields(state: PlacementState, found: Snapshot) -> None:
     fields: dict[str, Any] = {
         "epoch": found.epoch,
+        "mark": found.mark or str(found.epoch or ""),
+        "last_epoch": found.last_epoch,
         "unheard": set(found.unheard),
         "unfenced": set(found.unfenced),
         "pending": dict(found.pending),

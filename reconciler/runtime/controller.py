@@ -20,6 +20,7 @@ from reconciler.cluster.informers import Informers, Timing
 from reconciler.cluster.port import Cluster, ClusterError
 from reconciler.cluster.retry_policies import CATCH_UP, Backoff
 from reconciler.cluster.writer import ClusterWriter
+from reconciler.core.model.device_state import epoch_mark
 from reconciler.core.model.objects import DEVICE, Settings
 from reconciler.runtime.leader_election import LeaderElector
 from reconciler.runtime.loop import Loop, Observer
@@ -98,6 +99,8 @@ class Controller:
             sleep=timing.sleep,
             acquired=self._acquired,
             lost=self._lost,
+            ready=lambda: self.synced and self.informers.synced,
+            known_epoch=lambda: self.state.highest_epoch,
             lease_seconds=times.lease_seconds,
             renew_seconds=times.renew_seconds,
             retry_seconds=times.retry_seconds,
@@ -218,7 +221,8 @@ class Controller:
                 continue
             if self.elector.epoch == epoch and not self.informers.unhealthy(self._timing.timer()):
                 self._announced = epoch
-                self._submit(events.LeadershipAcquired(self.identity, epoch))
+                mark = epoch_mark(epoch, self.identity)
+                self._submit(events.LeadershipAcquired(self.identity, epoch, mark))
             return
 
     def _end_term(self, why: str) -> None:

@@ -4,6 +4,7 @@ Owns the Lease object and the arithmetic of its deadlines. The loop and the writ
 happens to writes in flight when a term ends. Follows the protocol of client-go's `leaderelection`. Two leaders are
 impossible because a holder trusts its lease for `renew_seconds` from before its last successful request was SENT, a
 challenger waits `lease_seconds` from after it last SAW the lease change, and the first is shorter than the second.
+Epochs go on where they were when the Lease is deleted: a term's is above all that this replica has seen anywhere.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ T = TypeVar("T")
 LEASE_SECONDS = 15.0
 RENEW_SECONDS = 10.0
 RETRY_SECONDS = 2.0
+READY_SECONDS = 0.05
+"""How often a replica that is not ready looks whether it may compete."""
 
 
 class WorkEnded(RuntimeError):
@@ -61,13 +64,17 @@ class LeaderElector:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         acquired: Callable[[int], None],
         lost: Callable[[str], None],
+        ready: Callable[[], bool] = lambda: True,
+        known_epoch: Callable[[], int] = lambda: 0,
         lease_seconds: float = LEASE_SECONDS,
         renew_seconds: float = RENEW_SECONDS,
         retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         """`identity` must be unique to this process (a pod's name is not: a restarted container keeps it). `clock`:
         ms since the epoch. `timer`: seconds, monotonic. `acquired` is given the epoch, which grows with every term;
-        `lost` is given the reason. Raises ValueError for durations that would allow two leaders."""
+        `lost` is given the reason. `ready`: whether this replica can lead and knows its cluster; it does not compete
+        before. `known_epoch`: the highest epoch known from elsewhere than the Lease. Raises ValueError for durations
+        that would allow two leaders."""
         if not 0 < retry_seconds < renew_seconds < lease_seconds:
             raise ValueError(
                 f"lease durations must satisfy 0 < retry ({retry_seconds} s) < renew ({renew_seconds} s) "
@@ -84,6 +91,9 @@ class LeaderElector:
         self._sleep = sleep
         self._acquired = acquired
         self._lost = lost
+        self._ready = ready
+        self._known_epoch = known_epoch
+        self._highest = 0
         self._lease_seconds = lease_seconds
         self._renew_seconds = renew_seconds
         self._retry_seconds = retry_seconds
@@ -124,6 +134,7 @@ class LeaderElector:
             raise ended
 
     async def _compete(self) -> None:
+        await self._wait_until_ready()
         while True:
             before = self._timer()
             try:
@@ -138,6 +149,21 @@ class LeaderElector:
             if self.leading and left <= 0:
                 self._step_down(f"the lease could not be renewed for {self._renew_seconds:.0f} s ({self.problem})")
             await self._sleep(min(self._retry_seconds, left) if self.leading else self._retry_seconds)
+
+    async def _wait_until_ready(self) -> None:
+        """Read the lease at the usual pace meanwhile, so that missing rights show."""
+        asked = self._timer() - self._retry_seconds
+        while not self._ready():
+            if self._timer() - asked >= self._retry_seconds:
+                asked = self._timer()
+                try:
+                    await self._within(asked, self._read())
+                    self.problem = ""
+                except NotFound:
+                    self.problem = ""
+                except (ClusterError, msgspec.DecodeError) as error:
+                    self.problem = f"{type(error).__name__}: {error}"
+            await self._sleep(READY_SECONDS)
 
     async def _within(self, before: float, request: Awaitable[T]) -> T:
         """The request's result; raises `Unavailable` if it would outlast the lease."""
@@ -168,7 +194,7 @@ class LeaderElector:
         expires = self._seen_at + max(self._lease_seconds, float(spec.lease_duration_seconds or 0))
         if spec.holder_identity not in (None, "", self.identity) and self._timer() < expires:
             return
-        epoch = (spec.lease_transitions or 0) + 1
+        epoch = self._next_epoch()
         sent = self._timer()
         try:
             answer = await self._patch(lease.metadata.resource_version, self._term(epoch))
@@ -177,22 +203,28 @@ class LeaderElector:
         self._begin(epoch, answer, sent)
 
     async def _create(self, sent: float) -> None:
+        epoch = self._next_epoch()
         body = {
             "apiVersion": LEASE.api_version,
             "kind": LEASE.name,
             "metadata": {"name": self._name, "namespace": self._namespace},
-            "spec": self._term(1),
+            "spec": self._term(epoch),
         }
         try:
             answer = await self._cluster.create(LEASE, self._namespace, body)
         except AlreadyExists:
             return
-        self._begin(1, answer, sent)
+        self._begin(epoch, answer, sent)
+
+    def _next_epoch(self) -> int:
+        """Above every epoch seen on the lease, in the journal and on devices (J5)."""
+        return max(self._highest, self._known_epoch()) + 1
 
     def _begin(self, epoch: int, answer: bytes, sent: float) -> None:
         self._version = msgspec.json.decode(answer, type=_Lease).metadata.resource_version
         self._renewed = sent
         self.epoch = epoch
+        self._highest = max(self._highest, epoch)
         self._acquired(epoch)
 
     async def _renew(self) -> None:
@@ -248,7 +280,10 @@ class LeaderElector:
 
     async def _read(self) -> _Lease:
         body = await self._cluster.get(LEASE, self._namespace, self._name)
-        return msgspec.json.decode(body, type=_Lease)
+        lease = msgspec.json.decode(body, type=_Lease)
+        if lease.spec is not None:
+            self._highest = max(self._highest, lease.spec.lease_transitions or 0)
+        return lease
 
     async def _patch(self, version: str, spec: dict[str, Any]) -> bytes:
         body = {"metadata": {"resourceVersion": version}, "spec": spec}

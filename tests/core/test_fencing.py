@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from journal import events
+from reconciler.core import snapshot
 from reconciler.core.decide import decide
+from reconciler.core.model.device_state import epoch_mark
 from reconciler.core.model.objects import DEVICE, Device
 from reconciler.core.model.vocabulary import Phase
 from reconciler.core.state.decisions import Action
@@ -106,6 +109,30 @@ def test_j5_a_placed_device_of_a_set_that_does_not_agree_is_fenced_too() -> None
     world.run()
     fenced = {d.subject for d in world.decisions if d.action is Action.FENCE}
     assert fenced == {f"{NS}/d1", f"{NS}/d2"}
+
+
+def test_j5_two_leaders_that_count_the_same_epoch_fence_each_other() -> None:
+    """Both started from a deleted Lease."""
+    world = unled(World().ready(("n1", 4)))
+    order(world, "d", epoch=epoch_mark(3, "binder-0"))
+    world.tell(events.LeadershipAcquired("binder-1", 3, epoch_mark(3, "binder-1")))
+    world.run()
+    assert [d.subject for d in world.decisions if d.action is Action.FENCE] == [f"{NS}/d"]
+    assert world.device("d").epoch == "3/binder-1"
+    world.change(DEVICE, NS, "d", epoch="3/binder-0")
+    assert not world.state.leading, "another leader's fence ends the term"
+
+
+@pytest.mark.parametrize("mark", ["7", "7/binder-0_1", "07/x"])
+def test_j5_the_highest_epoch_is_that_of_devices_and_of_our_own_terms(mark: str) -> None:
+    world = unled(World().ready(("n1", 4)))
+    order(world, "d", epoch=mark)
+    order(world, "forged", epoch="99999999999999")
+    assert world.state.highest_epoch == 7
+    world.tell(events.LeadershipAcquired("binder-0", 9, epoch_mark(9, "binder-0")))
+    unled(world)
+    restored = snapshot.restore(snapshot.export(world.state))
+    assert restored.highest_epoch == 9
 
 
 def test_j5_a_bound_set_that_agrees_is_not_touched_by_a_new_leader() -> None:

@@ -87,6 +87,8 @@ class Contender:
         self.name = name
         self.port = Replica(store)
         self.told: list[str] = []
+        self.ready = True
+        self.known_epoch = 0
         self.stop = asyncio.Event()
         self.work: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.elector = LeaderElector(
@@ -99,6 +101,8 @@ class Contender:
             sleep=time.sleep,
             acquired=lambda epoch: self.told.append(f"acquired {epoch}"),
             lost=lambda why: self.told.append(f"lost {why}"),
+            ready=lambda: self.ready,
+            known_epoch=lambda: self.known_epoch,
         )
         self.running = asyncio.create_task(self.elector.run(self.stop, self.work))
 
@@ -285,6 +289,44 @@ async def test_J5_a_deleted_lease_ends_the_term_and_is_made_anew(
     store.lease = None
     await time.advance(2)
     assert a.told == ["acquired 1", "lost the lease was deleted"]
+    await time.advance(3)
+    assert a.told[2:] == ["acquired 2"], "the epoch goes on"
+
+
+async def test_j5_a_replica_that_saw_the_lease_goes_on_from_its_epoch(
+    enter: Enter, store: LeaseStore, time: VirtualTime
+) -> None:
+    store.write({"holderIdentity": "z", "leaseTransitions": 7, "leaseDurationSeconds": 15})
+    a = enter("a")
+    await time.advance(3)
+    store.lease = None
+    await time.advance(3)
+    assert a.told == ["acquired 8"]
+
+
+async def test_j5_an_epoch_is_above_those_of_devices_and_journal(
+    enter: Enter, store: LeaseStore, time: VirtualTime
+) -> None:
+    a = enter("a")
+    a.known_epoch = 41
+    await time.advance(3)
+    assert a.told == ["acquired 42"]
+    assert store.lease is not None and store.lease["spec"]["leaseTransitions"] == 42
+
+
+async def test_j5_a_replica_competes_once_it_knows_its_cluster(
+    enter: Enter, store: LeaseStore, time: VirtualTime
+) -> None:
+    a = enter("a")
+    a.ready = False
+    await time.advance(5)
+    assert (a.told, store.lease, a.elector.problem) == ([], None, "")
+    a.port.fault = Unauthorized("no")
+    await time.advance(3)
+    assert a.elector.problem == "Unauthorized: no", "missing rights show before it competes"
+    a.port.fault, a.ready = None, True
+    await time.advance(0.1)
+    assert a.told == ["acquired 1"]
 
 
 async def test_a_label_on_the_lease_changes_nothing(enter: Enter, store: LeaseStore, time: VirtualTime) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from journal.store import MemoryJournal
 from reconciler.cluster.memory import Call, Fault
-from reconciler.core.model.objects import DEVICE
-from reconciler.demo.embedded import SERVICE_ACCOUNT, register
+from reconciler.core.model.objects import DEVICE, LEASE
+from reconciler.demo.embedded import NAMESPACE, SERVICE_ACCOUNT, register
 from tests.simulation.fault_story import FaultStory
 from tests.simulation.safety import status
 from tests.simulation.story import A
@@ -65,8 +67,55 @@ class TwoLeadersStory(FaultStory):
         self.env.cluster.fault_injector.release_all()
 
 
-async def duel(*, resume_first: bool) -> None:
-    story = TwoLeadersStory(0)
+class DeletedLeaseStory(TwoLeadersStory):
+    """The order of `vm-a` is older than both replicas, so that every leader fences it; the Lease is deleted while the
+    older leader's write is on the wire."""
+
+    async def open(self) -> None:
+        self.ordered = False
+        await super().open()
+
+    async def _add_replica(self, journal: Any, identity: str) -> None:
+        if not self.ordered:
+            self.ordered = True
+            await self.ecosystem.order("tenant-a", "vm-a-order", "a10")
+        await super()._add_replica(journal, identity)
+
+    def start_of(self, name: str) -> asyncio.Future[Any]:
+        if name != "vm-a":
+            return super().start_of(name)
+        return asyncio.ensure_future(self.ecosystem.vmi("tenant-a", name, ["vm-a-order"]))
+
+    async def take_over(self) -> tuple[Any, asyncio.Future[Any]]:
+        old, new = self.env.leader, next(r for r in self.env.replicas if r is not self.env.leader)
+        assert old is not None
+        register(self.env.cluster, old)
+        start = self.start_of("vm-a")
+        await self.env.until(lambda: bool(self.env.cluster.held))
+        self._gate(old).stop(sleeps_through=False)
+        if self.anew:
+            await new.kill()
+        await self.ecosystem.cordon("n1")
+        await self.ecosystem.cluster.delete(LEASE, NAMESPACE, "gpu-binder")
+        if self.anew:
+            await self._add_replica(MemoryJournal(), "r2")
+            new = self.env.replicas[-1]
+        register(self.env.cluster, new)
+        await self.env.until(lambda: len(self.env.cluster.held) == 2)
+        await self.ecosystem.cordon("n1", False)
+        return old, start
+
+    anew = False
+
+
+class DeletedLeaseAndJournalStory(DeletedLeaseStory):
+    """The replica that takes over has an empty journal and never saw the Lease."""
+
+    anew = True
+
+
+async def duel(kind: type[TwoLeadersStory], *, resume_first: bool) -> None:
+    story = kind(0)
     await story.open()
     old, start = await story.take_over()
     try:
@@ -88,8 +137,14 @@ async def duel(*, resume_first: bool) -> None:
 
 
 def test_j5_a_grant_of_an_older_leader_lands_on_no_unit_that_was_given_away() -> None:
-    asyncio.run(duel(resume_first=False))
+    asyncio.run(duel(TwoLeadersStory, resume_first=False))
 
 
 def test_j5_an_older_leader_that_goes_on_changes_nothing() -> None:
-    asyncio.run(duel(resume_first=True))
+    asyncio.run(duel(TwoLeadersStory, resume_first=True))
+
+
+@pytest.mark.parametrize("resume_first", [False, True])
+@pytest.mark.parametrize("kind", [DeletedLeaseStory, DeletedLeaseAndJournalStory])
+def test_j5_an_epoch_never_repeats_though_the_lease_is_deleted(kind: type[TwoLeadersStory], resume_first: bool) -> None:
+    asyncio.run(duel(kind, resume_first=resume_first))

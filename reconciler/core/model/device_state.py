@@ -51,3 +51,19 @@ def answered(device: Device) -> bool:
         and device.bind_answer is not None
         and device.bind_answer.request_id == device.bind_request.id
     )
+
+
+EPOCH_DIGITS = 9
+"""A Lease counts its transitions in 32 bits; a longer number was not written by a leader."""
+
+
+def epoch_mark(epoch: int, identity: str) -> str:
+    """What a leader's fences write on devices: no two terms share it, although two replicas may count the same epoch
+    after the Lease was deleted (J5)."""
+    return f"{epoch}/{identity}"
+
+
+def epoch_of(mark: str) -> int:
+    """The epoch of a fence's mark, 0 for none."""
+    number = mark.partition("/")[0]
+    return int(number) if number.isascii() and number.isdigit() and len(number) <= EPOCH_DIGITS else 0

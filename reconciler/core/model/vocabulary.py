@@ -18,7 +18,7 @@ TEMPLATE_LABEL = f"{GROUP}/template-device"
 ENTITLEMENT_LABEL = f"{GROUP}/vgpu-entitlement"
 """On a tenant namespace: whether the tenant may use vGPU classes (K5)."""
 EPOCH_ANNOTATION = f"{GROUP}/leader-epoch"
-"""On a device: the leader epoch that last fenced it; a write decided under an older epoch conflicts (J5)."""
+"""On a device: EPOCH/IDENTITY of the leader that last fenced it; a write decided under an older one conflicts (J5)."""
 TRUE = "true"
 
 DEVICE_FINALIZER = f"{GROUP}/units"

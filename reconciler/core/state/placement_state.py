@@ -18,7 +18,7 @@ from reconciler.core.capacity.node_units import FreeIndex, NameTotals, Units, Us
 from reconciler.core.metering.meter import Meter
 from reconciler.core.metering.state_view import Touched
 from reconciler.core.model import resource_names
-from reconciler.core.model.device_state import Address
+from reconciler.core.model.device_state import Address, epoch_of
 from reconciler.core.model.objects import (
     CLASS,
     DEVICE,
@@ -94,6 +94,10 @@ class PlacementState:
         self.permitted: tuple[PermittedDevice, ...] | None = None
         self.identity = ""
         self.epoch: int | None = None
+        self.mark = ""
+        """What our fences write on a device, unique to this term: the epoch and the leader's identity (J5)."""
+        self.last_epoch = 0
+        """The highest epoch of a term of ours."""
         self.unfenced: set[str] = set()
         self.unfenceable: set[str] = set()
         """Devices whose fence was refused or that cannot be read: nothing is granted to them before it lands."""
@@ -216,6 +220,11 @@ class PlacementState:
     @property
     def leading(self) -> bool:
         return self.epoch is not None
+
+    @property
+    def highest_epoch(self) -> int:
+        """The highest epoch known from our own terms and from the devices that any leader fenced (J5)."""
+        return max(self.last_epoch, *(epoch_of(device.epoch) for device in self.all_devices()), 0)
 
     def writable(self, key: str) -> bool:
         """No write of ours to the object is in flight or was just rejected, and its version is current (B6)."""

@@ -24,7 +24,7 @@ def fence(state: PlacementState, item: WorkItem) -> Decision | None:
         return None
     if not state.writable(device.uid) or not state.readable(device):
         return None
-    after = msgspec.structs.replace(device, epoch=str(state.epoch))
+    after = msgspec.structs.replace(device, epoch=state.mark)
     return Decision(
         action=Action.FENCE,
         kind=DEVICE.name,
