@@ -93,12 +93,14 @@ def progress(what: str, journal: Journal) -> Iterator[Callable[[int], None] | No
 def moment_of(written: str | None) -> tuple[int | None, int | None]:
     """Parse a point in time: (entry, None) for a number, (None, ms) for a time, (None, None) for None.
 
-    A time is ISO 8601, in UTC unless it has a zone, or relative to now: `-90s`, `-15m`, `-1h`, `-2d`, `-1w`.
+    A time is ISO 8601, in UTC unless it has a zone, `now`, or relative to it: `-90s`, `-15m`, `-1h`, `-2d`, `-1w`.
     """
     if written is None:
         return None, None
     if written.isdigit():
         return int(written), None
+    if written == "now":
+        return None, now_ms()
     if ago := _AGO.fullmatch(written):
         return None, now_ms() - int(ago[1]) * _SECONDS[ago[2]] * 1000
     try:

@@ -30,7 +30,7 @@ class Replica:
 
     def __init__(self, server: Api, directory: Path) -> None:
         self._server = server
-        self._directory = directory
+        self.directory = directory
         self._process: subprocess.Popen[bytes] | None = None
         self._left = threading.Event()
         self._follower = threading.Thread(target=self._follow, daemon=True)
@@ -78,19 +78,19 @@ class Replica:
         given = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
         config = yaml.safe_load(self._server.kubeconfig.read_text())
         config["users"][0]["user"] = {"token": token_of(self._server, RELEASE)}
-        kubeconfig = self._directory / "replica.kubeconfig"
+        kubeconfig = self.directory / "replica.kubeconfig"
         kubeconfig.write_text(yaml.safe_dump(config))
         given |= {
             "namespace": NAMESPACE,
             "identity": f"{RELEASE}-0",
-            "journal": str(self._directory / "journal.db"),
+            "journal": str(self.directory / "journal.db"),
             "listen-host": "127.0.0.1",
             "listen-port": str(self.webhook_port),
             "metrics-host": "127.0.0.1",
             "metrics-port": str(self.metrics_port),
-            "tls-cert": str(self._directory / "tls.crt"),
-            "tls-key": str(self._directory / "tls.key"),
-            "tls-ca": str(self._directory / "ca.crt"),
+            "tls-cert": str(self.directory / "tls.crt"),
+            "tls-key": str(self.directory / "tls.key"),
+            "tls-ca": str(self.directory / "ca.crt"),
             "kubeconfig": str(kubeconfig),
         }
         return [command, *(f"--{name}={value}" for name, value in given.items())]

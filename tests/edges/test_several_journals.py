@@ -126,6 +126,7 @@ def test_j7_times_relative_to_now(journal: Path) -> None:
             str(journal), "--to", "2026-01-01T00:00:04Z", "-n", "999"
         )
         late = run("who", str(journal), "gpu-1", "--at", "-0s", "-o", "json")
+        assert run("who", str(journal), "gpu-1", "--at", "now", "-o", "json").stdout == late.stdout
     assert json.loads(late.stdout)["at"] == "2026-01-01T00:01:04.000000Z", "who answers for the time asked for"
     wrong = run("decisions", str(journal), "--from", "-1y")
     assert wrong.exit_code == 2 and "or -1h" in wrong.stderr
