@@ -16,6 +16,7 @@ import structlog
 from aiohttp import web
 
 from reconciler.core.model.vocabulary import Reason
+from webhooks.callers import Callers
 from webhooks.certificates import Certificates
 from webhooks.review import (
     MAX_REVIEW_BYTES,
@@ -55,8 +56,9 @@ class Webhook(Protocol):
 class Server:
     """Serves the webhooks of `routes` (path to webhook) over TLS.
 
-    `ready`: the caches are synced (W6). `pages`: further GET paths. `on_answer(path, outcome)` is called for each
-    answer with `Allowed`, a `Reason`, or `Failed` for an internal error.
+    `ready`: the caches are synced (W6). `pages`: further GET paths, which authenticate their own callers. `callers`:
+    who may send reviews (W7), by default anybody. `on_answer(path, outcome)` is called for each answer with `Allowed`,
+    a `Reason`, or `Failed` for an internal error.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Server:
         ready: Callable[[], bool],
         pages: Mapping[str, Page] | None = None,
         on_answer: Callable[[str, str], None] = lambda path, outcome: None,
+        callers: Callers | None = None,
         log: Any = None,
     ) -> None:
         self._routes = routes
@@ -74,6 +77,7 @@ class Server:
         self._ready = ready
         self._pages = pages or {}
         self._on_answer = on_answer
+        self._callers = callers or Callers()
         self._log = log or structlog.get_logger("webhooks")
         self._draining = False
         self._runner: web.AppRunner | None = None
@@ -106,9 +110,8 @@ class Server:
         """Listen and return the port (useful if 0 was requested). Handshakes fail until a certificate is loaded. Raises
         OSError if the address is in use."""
         self._certificates.reload()
-        self._polling = asyncio.create_task(
-            self._certificates.watch(sleep, certificate_poll_seconds), name="certificates"
-        )
+        self._callers.reload()
+        self._polling = asyncio.create_task(self._poll(sleep, certificate_poll_seconds), name="certificates")
         # Cancel the handler when the client disconnects: its start is undone immediately, not after the bind deadline.
         self._runner = web.AppRunner(
             self.application(), handler_cancellation=True, access_log=None, shutdown_timeout=DRAIN_SECONDS
@@ -131,6 +134,14 @@ class Server:
         if self._runner is not None:
             await self._runner.cleanup()
 
+    async def _poll(self, sleep: Callable[[float], Awaitable[None]], seconds: float) -> None:
+        """Reload certificates and tokens forever. Polls because a kubelet swaps a directory symlink, which a file watch
+        would miss."""
+        while True:
+            await asyncio.to_thread(self._certificates.reload)
+            await asyncio.to_thread(self._callers.reload)
+            await sleep(seconds)
+
     async def _healthz(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok")
 
@@ -146,6 +157,8 @@ class Server:
         return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=why)
 
     async def _review(self, request: web.Request) -> web.Response:
+        if not self._callers.admits(request):
+            return web.Response(status=HTTPStatus.UNAUTHORIZED)
         seconds = answer_within(request.query.get("timeout", ""))
         uid, about = "", {}
         try:

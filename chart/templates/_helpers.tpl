@@ -189,3 +189,8 @@ annotations:
   helm.sh/hook-weight: {{ index . 1 | quote }}
   helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
+
+{{/* true where Cilium lets API servers and nodes alone call the webhooks. */}}
+{{- define "gpu-binder.ciliumPolicy" -}}
+{{- include "gpu-binder.switch" (list . .Values.networkPolicy.cilium "cilium.io/v2/CiliumNetworkPolicy") }}
+{{- end }}

@@ -14,7 +14,7 @@ from typing import Any
 import click
 import msgspec
 
-from reconciler.core.model.vocabulary import RawNamePolicy, TenantDetail
+from reconciler.core.model.vocabulary import AuthMode, RawNamePolicy, TenantDetail
 from reconciler.runtime.settings import OptionError, RunOptions
 
 HELP = {
@@ -31,6 +31,10 @@ HELP = {
     "tls_key": "Private key of the serving certificate (PEM).",
     "tls_ca": "Certificate authority of the serving certificate (PEM).",
     "tls_secret": "Issue and rotate the certificate in this Secret; by default mounted files are used.",
+    "webhook_auth": "Callers of webhooks without valid credentials. Ignore: not asked; Report: counted; Require: 401.",
+    "webhook_client_ca": "Authorities (PEM) of the API servers' client certificates, reloaded on change.",
+    "webhook_client_names": "Accepted common names of client certificates, comma-separated; by default any.",
+    "webhook_token_file": "Accepted bearer tokens of the API servers, one per line, reloaded on change.",
     "service_name": "Service of the webhooks, named in the self-issued certificate.",
     "webhook_config_name": "Webhook configurations whose caBundle is kept in sync with the self-issued certificate.",
     "service_account": "User name of the controller; queried from the API server by default.",
@@ -56,7 +60,7 @@ HELP = {
 """Help of each flag, by field of RunOptions."""
 
 
-CHOICES = {"raw_name_policy": RawNamePolicy, "tenant_detail": TenantDetail}
+CHOICES = {"raw_name_policy": RawNamePolicy, "tenant_detail": TenantDetail, "webhook_auth": AuthMode}
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
@@ -67,7 +71,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
             shown |= {"default": field.default, "show_default": field.default not in (None, "")}
         if field.name in CHOICES:
             shown["type"] = click.Choice([value.value for value in CHOICES[field.name]])
-        elif field.type is Path or isinstance(field.default, Path):
+        elif field.type in (Path, Path | None) or isinstance(field.default, Path):
             shown["type"] = click.Path(path_type=Path)
         elif isinstance(field.default, int | float):
             shown["type"] = type(field.default)

@@ -28,15 +28,17 @@ from reconciler.cluster.kube import KubeCluster
 from reconciler.cluster.port import Cluster
 from reconciler.cluster.retry_policies import OWN_USER
 from reconciler.core.model.objects import SELF_REVIEW, Settings
+from reconciler.core.model.vocabulary import AuthMode
 from reconciler.runtime.certificates import CertificateKeeper
 from reconciler.runtime.controller import Controller, LeaseTimes
 from reconciler.runtime.observability.blocking_conditions import BlockingConditions
 from reconciler.runtime.observability.event_recorder import EventRecorder
 from reconciler.runtime.observability.logs import LogDecisions, configure_logs
 from reconciler.runtime.observability.telemetry import Telemetry
-from reconciler.runtime.settings import OptionError, RunOptions
+from reconciler.runtime.settings import OptionError, RunOptions, names_of
 from reconciler.runtime.wall_clock import now_ms
 from webhooks import catalog
+from webhooks.callers import Callers
 from webhooks.certificates import Certificates
 from webhooks.clock import Clock
 from webhooks.recording import recording
@@ -60,7 +62,8 @@ class Service:
 
     def __init__(self, options: RunOptions, cluster: Cluster, settings: Settings, journal: SqliteJournal) -> None:
         self.options = options
-        self.telemetry = Telemetry()
+        auth = AuthMode(options.webhook_auth)
+        self.telemetry = Telemetry(auth_required=auth is AuthMode.REQUIRE)
         self.event_recorder = EventRecorder(cluster, identity=options.identity, clock=now_ms)
         self.keeper = _keeper(options, cluster)
         timing = Timing(clock=now_ms, timer=_timer)
@@ -86,17 +89,35 @@ class Service:
             on_bind=self.telemetry.bind_answered,
             on_conflict=self.telemetry.conflicted,
         )
-        self.certificates = Certificates(options.tls_cert, options.tls_key, on_error=self._certificate_refused)
+        self.certificates = Certificates(
+            options.tls_cert,
+            options.tls_key,
+            client_ca=options.webhook_client_ca,
+            on_error=partial(self._file_refused, "certificate"),
+        )
+        callers = Callers(
+            auth,
+            client_ca=options.webhook_client_ca,
+            names=names_of(options.webhook_client_names),
+            token_file=options.webhook_token_file,
+            on_stranger=self.telemetry.stranger_called,
+            on_error=partial(self._file_refused, "tokens"),
+        )
+        if auth is AuthMode.IGNORE:
+            log.warning(
+                "webhook callers are not authenticated", why="--webhook-auth is Ignore: only the network guards them"
+            )
         self.server = Server(
             recording(self.admission.routes, self.controller.refused),
             self.certificates,
             ready=lambda: self.controller.synced,
             pages={catalog.PATH: catalog.Catalog(self.controller.state, cluster).handle},
             on_answer=self.telemetry.answered,
+            callers=callers,
         )
         self.telemetry.observe(self.controller, self.certificates)
         self.stop = asyncio.Event()
-        self._certificate_problem = ""
+        self._refused: dict[str, str] = {}
         self.webhook_port = 0
         self.metrics_port = 0
 
@@ -151,11 +172,11 @@ class Service:
             self.journal.close()
             log.info("stopped")
 
-    def _certificate_refused(self, why: str) -> None:
+    def _file_refused(self, what: str, why: str) -> None:
         """Called at every poll; logs each error once."""
-        if why != self._certificate_problem:
-            log.error("certificate refused", why=why)
-        self._certificate_problem = why
+        if why != self._refused.get(what):
+            log.error(f"{what} refused", why=why)
+        self._refused[what] = why
 
     async def _log_blocking_conditions(self) -> None:
         blocking = BlockingConditions(log)

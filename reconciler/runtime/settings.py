@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from reconciler.core.model.objects import CLOCK_MARGIN, Settings
-from reconciler.core.model.vocabulary import RawNamePolicy, TenantDetail
+from reconciler.core.model.vocabulary import AuthMode, RawNamePolicy, TenantDetail
 from reconciler.runtime.observability.logs import LEVELS
 
 MAX_PORT = 65_535
@@ -38,6 +38,10 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     tls_key: Path = Path("/run/gpu-binder/tls/tls.key")
     tls_ca: Path = Path("/run/gpu-binder/tls/ca.crt")
     tls_secret: str = ""
+    webhook_auth: str = AuthMode.IGNORE.value
+    webhook_client_ca: Path | None = None
+    webhook_client_names: str = ""
+    webhook_token_file: Path | None = None
     service_name: str = ""
     webhook_config_name: str = ""
     service_account: str = ""
@@ -78,6 +82,11 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
                 f"--attach-grace-seconds is {self.attach_grace_seconds:g}; at least twice --bind-deadline-seconds, or "
                 "a start that is still waiting would be released"
             )
+        if self.webhook_auth != AuthMode.IGNORE.value and not (self.webhook_client_ca or self.webhook_token_file):
+            raise OptionError(
+                f"--webhook-auth is {self.webhook_auth}; give --webhook-client-ca, --webhook-token-file or both, or "
+                "nobody could be told from a stranger"
+            )
         if self.tls_secret and not (self.service_name and self.webhook_config_name):
             raise OptionError("--tls-secret needs --service-name and --webhook-config-name as well")
 
@@ -98,9 +107,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
         """The settings the model depends on."""
         return Settings(
             namespace=self.namespace,
-            resource_names=_names(self.resource_names),
+            resource_names=names_of(self.resource_names),
             raw_name_policy=RawNamePolicy(self.raw_name_policy),
-            manager_users=_names(self.manager_users),
+            manager_users=names_of(self.manager_users),
             tenant_detail=TenantDetail(self.tenant_detail),
             writer=self.service_account or f"system:serviceaccount:{self.namespace}:gpu-binder",
             lost_grace=round(self.lost_grace_seconds * 1000),
@@ -115,5 +124,5 @@ def _flag(field: str) -> str:
     return f"--{field.replace('_', '-')}"
 
 
-def _names(text: str) -> tuple[str, ...]:
+def names_of(text: str) -> tuple[str, ...]:
     return tuple(sorted({part.strip() for part in text.split(",") if part.strip()}))

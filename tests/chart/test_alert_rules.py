@@ -113,6 +113,18 @@ CASES = {
             ],
         },
     ),
+    "GpuBinderStrangers": Case(
+        firing=[
+            series("gpu_binder_webhook_strangers_total", "0+1x120", pod=FIRST),
+            series("gpu_binder_webhook_strangers_total", 0, pod=SECOND),
+        ],
+        quiet={
+            "none": on_both("gpu_binder_webhook_strangers_total", 0),
+            "long ago": on_both("gpu_binder_webhook_strangers_total", 3),
+        },
+        labels={"pod": FIRST},
+        begins=1,
+    ),
     "GpuBinderWatchRestarts": Case(
         # One replica at the longest delay between two attempts, 15 seconds; the other has no trouble.
         firing=[

@@ -45,6 +45,7 @@ PANELS = {
         on_both("gpu_binder_kind_missing", 1, kind="KubeVirt") + on_both("gpu_binder_kind_missing", 0, kind="Pod"),
         [({}, 1)],
     ),
+    "Callers authenticated A": (by_pod("gpu_binder_webhook_auth_required", 1, 0), [({}, 0)]),
     "Time to a placement A": (buckets(BIND, ("1.0", "2.0")), [({}, 1.5)]),
     "Time to a placement B": (buckets(BIND, ("1.0", "2.0")), [({}, 1.9)]),
     "Time to a placement C": (buckets(BIND, ("1.0", "2.0")), [({}, 1.99)]),

@@ -231,3 +231,53 @@ def test_N2_the_network_policy_covers_every_pod_and_opens_two_ports_and_the_api_
     assert [rule["ports"][0]["port"] for rule in policy["ingress"]] == ["webhooks", "metrics"]
     (egress,) = policy["egress"]
     assert [port["port"] for port in egress["ports"]] == [443, 6443]
+
+
+# Who may call the webhooks (W7)
+
+
+def test_W7_credentials_are_mounted_and_named_in_the_flags():
+    values = {
+        "webhooks.clientAuth": {
+            "mode": "Require",
+            "caConfigMap": {"name": "callers-ca", "key": "authorities.pem"},
+            "allowedNames": ["kube-apiserver", "another"],
+            "tokenSecret": {"name": "callers", "key": "tokens"},
+        }
+    }
+    rendered = render(values)
+    _, given = arguments(rendered)
+    assert given["webhook-auth"] == "Require"
+    assert given["webhook-client-ca"] == "/run/gpu-binder/clients/ca/authorities.pem"
+    assert given["webhook-client-names"] == "another,kube-apiserver"
+    assert given["webhook-token-file"] == "/run/gpu-binder/clients/token/tokens"
+    spec = pick(rendered, "StatefulSet")["spec"]["template"]["spec"]
+    mounted = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
+    assert mounted["client-ca"] == "/run/gpu-binder/clients/ca"
+    assert mounted["client-token"] == "/run/gpu-binder/clients/token"
+    sources = {volume["name"]: volume for volume in spec["volumes"]}
+    assert sources["client-ca"]["configMap"]["name"] == "callers-ca"
+    assert sources["client-token"]["secret"]["secretName"] == "callers"
+    plain = arguments(render())[1]
+    assert plain["webhook-auth"] == "Ignore" and not {"webhook-client-ca", "webhook-token-file"} & set(plain)
+
+
+def ingress(rendered, port):
+    (policy,) = [item for item in rendered if item["kind"] == "NetworkPolicy"]
+    return [rule for rule in policy["spec"]["ingress"] if rule["ports"][0]["port"] == port]
+
+
+def test_W7_the_network_policy_admits_the_peers_that_are_named():
+    assert ingress(render(), "webhooks") == [{"ports": [{"port": "webhooks", "protocol": "TCP"}]}]
+    peers = [{"ipBlock": {"cidr": "10.0.0.0/28"}}]
+    (rule,) = ingress(render({"networkPolicy.webhooksFrom": peers}), "webhooks")
+    assert rule["from"] == peers
+
+
+def test_W7_where_cilium_runs_api_servers_and_nodes_alone_are_admitted():
+    rendered = render({"networkPolicy.cilium": True})
+    assert ingress(rendered, "webhooks") == [], "two policies that allow would add up"
+    (policy,) = [item for item in rendered if item["kind"] == "CiliumNetworkPolicy"]
+    (rule,) = policy["spec"]["ingress"]
+    assert rule["fromEntities"] == ["kube-apiserver", "host", "remote-node"]
+    assert [item for item in render({"networkPolicy.cilium": False}) if item["kind"] == "CiliumNetworkPolicy"] == []

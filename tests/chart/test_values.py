@@ -68,6 +68,7 @@ def test_N2_only_the_volume_in_use_bounds_the_journal():
         ({"controller.reportStaleSeconds": 30}, "nodeAgent.intervalSeconds must be below"),
         ({"settings.rawNamePolicy": "Maybe"}, "rawNamePolicy"),
         ({"settings.tenantDetail": "None"}, "tenantDetail"),
+        ({"webhooks.clientAuth.mode": "Off"}, "mode"),
         ({"settings.resourceNames": ["gpu"]}, "resourceNames"),
         ({"settings.managerUsers": ["a,b"]}, "managerUsers"),
         ({"certificates.mode": "Magic"}, "mode"),

@@ -57,6 +57,9 @@ AUDIT_POLICY = {
 """Every write of ours is told, and nothing else."""
 
 
+CALLER_TOKEN = "token-of-the-api-server"
+
+
 class ControlPlane:
     """A whole control plane. `directory` keeps certificates, logs and data."""
 
@@ -112,6 +115,21 @@ class ControlPlane:
             "kube-controller-manager",
         )
 
+    def _write_admission(self) -> None:
+        """The API server shows `CALLER_TOKEN` to every webhook; those that ask for no credentials ignore it."""
+        callers = self.directory / "callers.kubeconfig"
+        callers.write_text(
+            json.dumps(
+                {"apiVersion": "v1", "kind": "Config", "users": [{"name": "*", "user": {"token": CALLER_TOKEN}}]}
+            )
+        )
+        group = "apiserver.config.k8s.io/v1"
+        webhooks = {"apiVersion": group, "kind": "WebhookAdmissionConfiguration", "kubeConfigFile": str(callers)}
+        names = ("MutatingAdmissionWebhook", "ValidatingAdmissionWebhook")
+        plugins = [{"name": name, "configuration": webhooks} for name in names]
+        body = {"apiVersion": group, "kind": "AdmissionConfiguration", "plugins": plugins}
+        (self.directory / "admission.json").write_text(json.dumps(body))
+
     def start_apiserver(self) -> None:
         self._run(
             "kube-apiserver",
@@ -130,6 +148,7 @@ class ControlPlane:
             "--allow-privileged=true",
             f"--audit-policy-file={self.directory / 'audit-policy.json'}",
             f"--audit-log-path={self.directory / 'audit.log'}",
+            f"--admission-control-config-file={self.directory / 'admission.json'}",
         )
         self._until(lambda: self._get("/readyz") == "ok", "kube-apiserver")
 
@@ -220,6 +239,7 @@ class ControlPlane:
         return done
 
     def _write_secrets(self) -> None:
+        self._write_admission()
         certificate = self.authority.issue_cert("127.0.0.1", "localhost", "kubernetes.default.svc")
         self.authority.cert_pem.write_to_path(str(self.ca_path))
         for index, blob in enumerate(certificate.cert_chain_pems):

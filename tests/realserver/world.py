@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -98,8 +98,9 @@ class World:
 
 
 @asynccontextmanager
-async def story(plane: ControlPlane, directory: Path, **nodes: int) -> AsyncIterator[World]:
-    """A world with nodes (name to units of GPU), one class, one tenant, one binder that leads and its webhooks."""
+async def story(plane: ControlPlane, directory: Path, flags: Sequence[str] = (), **nodes: int) -> AsyncIterator[World]:
+    """A world with nodes (name to units of GPU), one class, one tenant, one binder that leads and its webhooks.
+    `flags`: further ones of the binder."""
     ecosystem = RealEcosystem(plane)
     await ecosystem.start()
     world = World(plane, ecosystem, directory)
@@ -111,7 +112,7 @@ async def story(plane: ControlPlane, directory: Path, **nodes: int) -> AsyncIter
         await ecosystem.kubevirt({GPU: "10DE:2236"})
         await ecosystem.gpu_class(CLASS_NAME, GPU)
         world.tenant = await ecosystem.tenant(f"s{world.number}")
-        await world.add_binder()
+        await world.add_binder(*flags)
         await world.serve_from(world.binder)
         await world.led()
         yield world

@@ -83,6 +83,17 @@ class FunctionKind(StrEnum):
     MDEV_PARENT = "MdevParent"
 
 
+class AuthMode(StrEnum):
+    """What is done about callers of a webhook without valid credentials (W7)."""
+
+    IGNORE = "Ignore"
+    """Nobody is asked; only the network restricts who calls."""
+    REPORT = "Report"
+    """They are served, counted and logged: to try a configuration before it refuses anybody."""
+    REQUIRE = "Require"
+    """They get 401 and nothing else."""
+
+
 class TenantDetail(StrEnum):
     """What texts that tenants can read may say (N9)."""
 

@@ -23,6 +23,7 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 
 LOG_FIELDS: dict[str, str] = {
     "action": "What a decision does: Hold, Bind, RefuseBind, Lose and so on.",
+    "address": "Address of a caller that is not authenticated.",
     "build": "Version of the program.",
     "bytes": "Size of the journal.",
     "device": "A GPUDevice.",

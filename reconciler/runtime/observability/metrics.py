@@ -37,6 +37,8 @@ FOLD_SECONDS = "gpu_binder_fold_seconds"
 DECIDE_SECONDS = "gpu_binder_decide_seconds"
 BIND_LATENCY_SECONDS = "gpu_binder_bind_latency_seconds"
 REFUSALS = "gpu_binder_refusals_total"
+STRANGERS = "gpu_binder_webhook_strangers_total"
+CALLERS_ASKED = "gpu_binder_webhook_auth_required"
 CONFLICTS = "gpu_binder_conflicts_total"
 UNITS = "gpu_binder_units"
 LOST_DEVICES = "gpu_binder_lost_devices"
@@ -58,6 +60,10 @@ METRICS: dict[str, Metric] = {
         Type.HISTOGRAM,
         "Time from a start's bind request to its placement, or to the deadline that passed without one.",
         buckets=_WAITING,
+    ),
+    STRANGERS: Metric(Type.COUNTER, "Calls of a webhook without the credentials of an API server, served or not."),
+    CALLERS_ASKED: Metric(
+        Type.GAUGE, "1 where a webhook answers only callers with the credentials of an API server, else 0."
     ),
     REFUSALS: Metric(
         Type.COUNTER,

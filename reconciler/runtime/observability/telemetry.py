@@ -62,10 +62,11 @@ class ServingCertificate(Protocol):
 class Telemetry(Collector):
     """An observer of the loop and the hooks of everything else that is measured.
 
-    `clock`: ms since the epoch. A metric whose source was never given (`observe`) has no samples.
+    `clock`: ms since the epoch. `auth_required`: webhooks refuse strangers (W7). A metric whose source was never given
+    (`observe`) has no samples.
     """
 
-    def __init__(self, *, clock: Callable[[], int] = now_ms) -> None:
+    def __init__(self, *, clock: Callable[[], int] = now_ms, auth_required: bool = False) -> None:
         # Otherwise every counter and histogram brings a second, undocumented series with its birthday.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
@@ -76,7 +77,8 @@ class Telemetry(Collector):
         self._certificate: ServingCertificate | None = None
         self._refusals: Counter[str] = Counter(dict.fromkeys((reason.value for reason in Reason), 0))
         self._restarts: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
-        self._conflicts = 0
+        self._conflicts = self._strangers = 0
+        self._auth_required = auth_required
         self._histograms = {
             name: Histogram(name, metric.help, buckets=metric.buckets, registry=self.registry)
             for name, metric in METRICS.items()
@@ -124,6 +126,10 @@ class Telemetry(Collector):
         if outcome != ALLOWED:
             self._refusals[str(outcome)] += 1
 
+    def stranger_called(self) -> None:
+        """A webhook was called without the credentials of an API server."""
+        self._strangers += 1
+
     def bind_answered(self, outcome: str, seconds: float) -> None:
         """Record the latency of a start. An immediate refusal is not a wait."""
         if outcome in (Outcome.BOUND, Reason.BIND_TIMEOUT):
@@ -157,6 +163,10 @@ class Telemetry(Collector):
                 return _labelled(self._restarts)
             case metrics.CONFLICTS:
                 return [((), self._conflicts)]
+            case metrics.STRANGERS:
+                return [((), self._strangers)]
+            case metrics.CALLERS_ASKED:
+                return [((), float(self._auth_required))]
             case metrics.QUEUE_DEPTH:
                 return [((), self._backlog())]
             case metrics.CERTIFICATE_EXPIRY if self._certificate is not None:
