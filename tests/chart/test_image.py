@@ -92,6 +92,25 @@ def test_N2_the_release_notes_say_the_line_that_builds_the_image(values, registr
     assert BUILD.replace("REGISTRY", registry) in text
 
 
+def notes(values):
+    return helm("install", RELEASE, str(CHART), "--dry-run=client", *flags({**ENABLED, **values})).stdout
+
+
+def test_J6_the_release_notes_fetch_the_journals_of_all_replicas():
+    text = notes({"controller.replicas": 3})
+    assert "for n in $(seq 0 2); do kubectl -n " in text
+    assert "gpu-binder journal export --copy - /var/lib/gpu-binder/journal.db > journal-$n.db" in text
+
+
+def test_W7_the_release_notes_say_when_nothing_guards_the_webhooks():
+    unguarded = "Nothing guards the webhooks' port"
+    assert unguarded in notes({})
+    guard = {"mode": "Require", "tokenSecret": {"name": "t", "key": "token"}}
+    guards = [{"networkPolicy.webhooksFrom": [{"podSelector": {}}]}, {"networkPolicy.cilium": True}]
+    for values in ({"webhooks.clientAuth": guard}, *guards):
+        assert unguarded not in notes(values)
+
+
 @pytest.mark.parametrize(
     ("values", "names"),
     [
