@@ -139,7 +139,8 @@ class WriteRejected(Event, frozen=True):
 class AdmissionRefused(Event, frozen=True):
     """A webhook of this replica refused a request before anything was written. `wanted`: the request as model values,
     so that the refusal can be explained; `request`: the AdmissionReview's uid. `public`: what the caller read in place
-    of the message, "" where that is the message (N9)."""
+    of the message, "" where that is the message (N9). `unrecorded`: equal refusals, or others of the namespace, since
+    the last entry of it; `cut`: the request was too large to be kept whole."""
 
     kind: str
     namespace: str
@@ -149,6 +150,8 @@ class AdmissionRefused(Event, frozen=True):
     message: str
     wanted: msgspec.Raw
     public: str = ""
+    unrecorded: int = 0
+    cut: bool = False
 
 
 class WriteDropped(Event, frozen=True):

@@ -15,6 +15,7 @@ from reconciler.core.model.decode_workload import OwnerReference, virtual_machin
 from reconciler.core.model.objects import DEVICE, VMI, Owner
 from reconciler.core.model.references import DeviceReference, TemplateReference
 from reconciler.core.model.start_request import StartRequest
+from webhooks.refusal_log import RefusalLog
 from webhooks.review import Answer, Denied, Request, read_object
 from webhooks.server import Webhook
 from webhooks.vmi import VmiManifest, constraints_of, references_of
@@ -116,9 +117,13 @@ RECORDED = {
 """Paths whose denials are recorded: orders and starts."""
 
 
-def recording(routes: dict[str, Webhook], record: Callable[[AdmissionRefused], None]) -> dict[str, Webhook]:
-    """Wrap the routes so that their denials are recorded."""
+def recording(
+    routes: dict[str, Webhook], record: Callable[[AdmissionRefused], None], clock: Callable[[], int]
+) -> dict[str, Webhook]:
+    """Wrap the routes so that their denials are recorded, within the bounds of `RefusalLog`. `clock`: ms since the
+    epoch."""
+    log = RefusalLog(record, clock)
     return {
-        path: Recording(webhook, *RECORDED[path], record) if path in RECORDED else webhook
+        path: Recording(webhook, *RECORDED[path], log) if path in RECORDED else webhook
         for path, webhook in routes.items()
     }

@@ -207,6 +207,10 @@ def print_explanation(found: Explanation, out: Console) -> None:
     out.print(f"[bold]{verdict}[/bold]  (entry {found.seq}, {moment(found.at)}, {found.by})")
     if found.reason or found.message:
         out.print(f"{found.reason}{': ' if found.reason and found.message else ''}{found.message}")
+    if found.unrecorded:
+        out.print(f"{_count(found.unrecorded, 'more refusal')} before it without an entry")
+    if found.cut:
+        out.print("the request was too large to be recorded whole: nodes are judged without its constraints")
     if found.needs:
         out.print("requested: " + ", ".join(f"{count} {name}" for name, count in sorted(found.needs.items())))
     for name, sizes in sorted(found.holds.items()):

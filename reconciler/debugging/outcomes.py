@@ -19,7 +19,8 @@ from reconciler.debugging.replay import decision_of
 
 
 class Outcome(Model, frozen=True, kw_only=True):
-    """A decision or a refusal without its reasons. `by`: Binder or Webhook. `at`: ms since the epoch."""
+    """A decision or a refusal without its reasons. `by`: Binder or Webhook. `at`: ms since the epoch. `unrecorded`:
+    more refusals before it that have no entry. `cut`: of a request too large to be recorded whole."""
 
     seq: int
     at: int
@@ -31,6 +32,8 @@ class Outcome(Model, frozen=True, kw_only=True):
     missing: int = 0
     node: str = ""
     request_id: str = ""
+    unrecorded: int = 0
+    cut: bool = False
 
 
 def refusal_outcome(entry: Entry, event: events.AdmissionRefused) -> Outcome:
@@ -44,6 +47,8 @@ def refusal_outcome(entry: Entry, event: events.AdmissionRefused) -> Outcome:
         reason=event.reason,
         message=event.message,
         request_id=event.request,
+        unrecorded=event.unrecorded,
+        cut=event.cut,
     )
 
 

@@ -73,7 +73,7 @@ class Replica:
         self.admission: Admission = admission(
             self.controller.state, port, clock=clock, bind_seconds=bind_seconds, **named
         )
-        self.routes = recording(self.admission.routes, self.controller.refused)
+        self.routes = recording(self.admission.routes, self.controller.refused, timing.clock)
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 

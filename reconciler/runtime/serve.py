@@ -108,7 +108,7 @@ class Service:
                 "webhook callers are not authenticated", why="--webhook-auth is Ignore: only the network guards them"
             )
         self.server = Server(
-            recording(self.admission.routes, self.controller.refused),
+            recording(self.admission.routes, self.controller.refused, now_ms),
             self.certificates,
             ready=lambda: self.controller.synced,
             pages={catalog.PATH: catalog.Catalog(self.controller.state, cluster).handle},

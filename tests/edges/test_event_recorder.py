@@ -125,13 +125,13 @@ async def test_N4_the_virtual_machine_gets_what_its_instance_gets(told: Told) ->
 
 
 async def test_N4_a_start_refused_at_creation_is_told_on_the_virtual_machine(told: Told) -> None:
-    """There is no VMI to tell it on; what repeats is counted."""
+    """There is no VMI to tell it on; what is journaled again a minute later is counted."""
     await told.open()
     await told.env.do(told.ecosystem.order(NS, "one", "a10"))
     for _ in range(2):
         with pytest.raises(Rejected):
             await machine(told, "vm", ["one", "none"])
-        await told.env.later(3)
+        await told.env.later(61)
     (event,) = told.events(VM.name, "vm")
     vm = told.env.cluster.peek(VM, NS, "vm")
     assert vm is not None and event["regarding"]["uid"] == vm["metadata"]["uid"]
