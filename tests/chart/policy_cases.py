@@ -1,4 +1,4 @@
-"""Requests judged by the raw-name policy, with expected results (V1, V2).
+"""Requests judged by the raw-name policy, with expected results (V1, V2, V3).
 
 Plain data: who, where, what, and the text of the refusal ("" is allowed). `A10` is in the published set, `VF` is
 another vendor's network function that is permitted and not a GPU.
@@ -15,6 +15,8 @@ KEY = "gpu.cozystack.io/devices"
 REFERENCE = '[{"device": "training"}]'
 ORDERED = "GPUs are ordered"
 LABEL_NEEDED = "needs the label"
+ONLY_KUBEVIRT = "only KubeVirt makes launchers"
+KEPT = "keeps its label and annotation"
 
 
 class Case(NamedTuple):
@@ -48,7 +50,7 @@ def machine(name: str, **parts: Any) -> dict[str, Any]:
     }
 
 
-def pod(name: str, *, labels=None, init=None, **resources: Any) -> dict[str, Any]:
+def pod(name: str, *, labels=None, owners=(), init=None, **resources: Any) -> dict[str, Any]:
     containers = [{"name": "main", "image": "none", "resources": resources}]
     spec: dict[str, Any] = {"containers": containers, "automountServiceAccountToken": False}
     if init:
@@ -56,9 +58,15 @@ def pod(name: str, *, labels=None, init=None, **resources: Any) -> dict[str, Any
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "labels": labels or {}},
+        "metadata": {"name": name, "labels": labels or {}, "ownerReferences": list(owners)},
         "spec": spec,
     }
+
+
+def controlled_by(kind: str, version: str = "kubevirt.io/v1", *, controller: bool = True) -> list[dict[str, Any]]:
+    """Owner references of a pod with one owner."""
+    uid = "9d5d9c3e-0000-4000-8000-000000000000"
+    return [{"apiVersion": version, "kind": kind, "name": "vm", "uid": uid, "controller": controller}]
 
 
 def one(name: str) -> dict[str, str]:
@@ -74,7 +82,10 @@ def both(name: str) -> dict[str, Any]:
 
 
 LAUNCHER = {"kubevirt.io": "virt-launcher"}
+HOT_PLUG = {"kubevirt.io": "hotplug-disk"}
 MARKED = {KEY: "true"}
+BY_INSTANCE = controlled_by("VirtualMachineInstance")
+BY_A_SET = controlled_by("ReplicaSet", "apps/v1")
 
 CASES = (
     Case("machine-gpus", machine("m1", devices={"gpus": device(A10)}), ORDERED),
@@ -123,4 +134,29 @@ CASES = (
     Case("pod-where-allowed", pod("p8", **both(A10)), policy="Allowed"),
     Case("pod-outside-tenants", pod("p9", **both(A10)), namespace="cozy-elsewhere"),
     Case("pod-in-kube-system", pod("p10", **both(A10)), namespace="kube-system"),
+    Case("launcher-by-label", pod("l1", labels=LAUNCHER), ONLY_KUBEVIRT),
+    Case("launcher-by-label-where-raw-is-allowed", pod("l2", labels=LAUNCHER), ONLY_KUBEVIRT, policy="Allowed"),
+    Case("launcher-by-controller", pod("l3", owners=BY_INSTANCE), ONLY_KUBEVIRT),
+    Case("launcher-by-controller-where-allowed", pod("l4", owners=BY_INSTANCE), ONLY_KUBEVIRT, policy="Allowed"),
+    Case(
+        "launcher-that-asks-for-gpus-where-allowed",
+        pod("l5", labels=LAUNCHER, owners=BY_INSTANCE, **both(A10)),
+        ONLY_KUBEVIRT,
+        policy="Allowed",
+    ),
+    # KubeVirt compares the uid alone, and its label with any value will do.
+    Case("launcher-by-label-and-uid", pod("l6", labels=HOT_PLUG, owners=controlled_by("Else", "a/v1")), ONLY_KUBEVIRT),
+    Case("launcher-by-kubevirt", pod("l7", labels=LAUNCHER, owners=BY_INSTANCE, **both(A10)), "", KUBEVIRT),
+    Case(
+        "launcher-by-kubevirt-where-allowed",
+        pod("l8", labels=LAUNCHER, owners=BY_INSTANCE),
+        "",
+        KUBEVIRT,
+        policy="Allowed",
+    ),
+    Case("hot-plug-pod-by-kubevirt", pod("l9", labels=HOT_PLUG, owners=controlled_by("Pod", "v1")), "", KUBEVIRT),
+    Case("pod-of-a-set", pod("l10", owners=BY_A_SET)),
+    Case("pod-with-another-kubevirt-label", pod("l11", labels=HOT_PLUG)),
+    Case("pod-owned-and-not-controlled", pod("l12", owners=controlled_by("VirtualMachineInstance", controller=False))),
+    Case("launcher-outside-tenants", pod("l13", labels=LAUNCHER), namespace="cozy-elsewhere"),
 )

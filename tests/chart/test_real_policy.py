@@ -1,4 +1,4 @@
-"""The raw-name policy on a real API server, as V1 and V2 say, case by case."""
+"""The raw-name policy on a real API server, as V1, V2 and V3 say, case by case."""
 
 import copy
 import uuid
@@ -11,15 +11,21 @@ from tests.chart.conftest import make_namespace
 from tests.chart.policy_cases import (
     A10,
     CASES,
+    HOT_PLUG,
+    KEPT,
     KEY,
     KUBEVIRT,
     LABEL_NEEDED,
+    LAUNCHER,
+    MARKED,
+    ONLY_KUBEVIRT,
     ORDERED,
     REFERENCE,
     TABLE_ONLY,
     TENANT,
     both,
     device,
+    instance,
     machine,
     pod,
 )
@@ -75,7 +81,7 @@ def webhooks_away(installed):
 
 
 @pytest.mark.parametrize("case", sorted(CASES, key=lambda case: case.policy), ids=lambda case: case.name)
-def test_V1_V2_the_policy_refuses_and_lets_through(policies, case):
+def test_V1_V2_V3_the_policy_refuses_and_lets_through(policies, case):
     server = policies(case.policy)
     message = told(server.as_user(case.user), case.manifest, case.namespace)
     assert (case.refused in message) if case.refused else (message == "")
@@ -129,6 +135,86 @@ def test_V2_an_update_cannot_take_the_label_away(policies):
     with pytest.raises(Refused, match=LABEL_NEEDED):
         server.patch("VirtualMachine", name, {"spec": {"template": {"metadata": {"labels": None}}}}, "tenant-acme")
     server.delete("VirtualMachine", name, "tenant-acme")
+
+
+@pytest.fixture(scope="module")
+def owners(policies):
+    """Owners that exist, or the garbage collector takes the pod: two instances and something else, as references."""
+    server, found = policies("Forbidden"), {}
+    settings = {"kind": "ConfigMap", "metadata": {"name": "owner"}}
+    for name, manifest in (("vm", instance("owner")), ("other", instance("other")), ("map", settings)):
+        made = server.as_user(KUBEVIRT).create(manifest, "tenant-acme")
+        metadata = made["metadata"]
+        reference = {"apiVersion": made["apiVersion"], "kind": made["kind"], "name": metadata["name"]}
+        found[name] = [reference | {"uid": metadata["uid"], "controller": True}]
+    return found
+
+
+UPDATES = {
+    "the label": ({}, "", {"labels": LAUNCHER}, ""),
+    "an instance as controller": ({}, "", {}, "vm"),
+    "any label of KubeVirt beside a controller": ({}, "map", {"labels": HOT_PLUG}, "map"),
+    "a controller beside any label of KubeVirt": (HOT_PLUG, "", {}, "map"),
+    "the instance of another launcher": (LAUNCHER, "vm", {}, "other"),
+}
+"""The pod's labels and owner, and what an update makes of its metadata and owner."""
+
+
+@pytest.mark.parametrize("policy", ["Forbidden", "Allowed"])
+@pytest.mark.parametrize("what", UPDATES)
+def test_V3_an_update_makes_a_pod_no_launcher(policies, owners, policy, what):
+    """Only KubeVirt may give the pod what is asked; everybody may change something else of it."""
+    server = policies(policy)
+    labels, owner, change, new_owner = UPDATES[what]
+    change = change | {"ownerReferences": owners.get(new_owner)}
+    kubevirt, tenant = server.as_user(KUBEVIRT), server.as_user(TENANT)
+    name = f"p-{uuid.uuid4().hex[:6]}"
+    kubevirt.create(pod(name, labels=labels, owners=owners.get(owner, ())), "tenant-acme")
+    with pytest.raises(Refused, match=ONLY_KUBEVIRT):
+        tenant.patch("Pod", name, {"metadata": change}, "tenant-acme")
+    tenant.patch("Pod", name, {"metadata": {"annotations": {"note": "mine"}}}, "tenant-acme")
+    kubevirt.patch("Pod", name, {"metadata": change}, "tenant-acme")
+    tenant.patch("Pod", name, {"metadata": {"annotations": {"note": None}}}, "tenant-acme")
+    server.delete("Pod", name, "tenant-acme")
+
+
+def test_V1_a_pod_that_asked_before_can_still_be_changed(policies):
+    """An update of a pod cannot change what it asks for, so it is not judged again by the policy of today."""
+    server = policies("Allowed")
+    name = f"raw-{uuid.uuid4().hex[:6]}"
+    server.as_user(TENANT).create(pod(name, **both(A10)), "tenant-acme")
+    policies("Forbidden")
+    server.as_user(TENANT).patch("Pod", name, {"metadata": {"labels": {"app": "old"}}}, "tenant-acme")
+    server.delete("Pod", name, "tenant-acme")
+
+
+@pytest.mark.parametrize("policy", ["Forbidden", "Allowed"])
+def test_V3_an_instance_keeps_its_reference_label_and_annotation(policies, policy):
+    """Without them the launcher of a migration would pass the pod webhook. KubeVirt itself may change them."""
+    server = policies(policy)
+    kubevirt, tenant = server.as_user(KUBEVIRT), server.as_user(TENANT)
+    kind, marked, plain = "VirtualMachineInstance", f"i-{uuid.uuid4().hex[:6]}", f"i-{uuid.uuid4().hex[:6]}"
+    kubevirt.create(instance(marked, labels=MARKED, annotations={KEY: REFERENCE}), "tenant-acme")
+    kubevirt.create(instance(plain), "tenant-acme")
+    changes = (
+        (marked, {"labels": {KEY: None}}),
+        (marked, {"labels": {KEY: "false"}}),
+        (marked, {"annotations": {KEY: None}}),
+        (marked, {"annotations": {KEY: "[]"}}),
+        (marked, {"labels": {KEY: None}, "annotations": {KEY: None}}),
+        (plain, {"labels": MARKED}),
+        (plain, {"labels": MARKED, "annotations": {KEY: REFERENCE}}),
+    )
+    try:
+        for name, change in changes:
+            with pytest.raises(Refused, match=KEPT):
+                tenant.patch(kind, name, {"metadata": change}, "tenant-acme")
+        tenant.patch(kind, marked, {"metadata": {"labels": {"app": "mine"}}}, "tenant-acme")
+        kubevirt.patch(kind, marked, {"metadata": {"annotations": {KEY: "[]"}}}, "tenant-acme")
+        kubevirt.patch(kind, marked, {"metadata": {"labels": {KEY: None}, "annotations": {KEY: None}}}, "tenant-acme")
+    finally:
+        for name in (marked, plain):
+            server.delete(kind, name, "tenant-acme")
 
 
 def test_V1_a_name_leaves_the_set_when_the_binder_says_so(policies):
