@@ -73,7 +73,7 @@ def test_r2_a_release_that_appears_takes_the_namespace_only_if_it_is_older(older
     world.later(60)
     if not older:
         claim(world, NAMESPACE, "tenant-root")
-    world.order("d1", ns=NAMESPACE)
+    world.order("d1", ns=NAMESPACE, phase="Held", phase_since=world.at)
     world.later(100)
     (before,) = held(world)
     created = world.at - 10_000

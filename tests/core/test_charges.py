@@ -109,10 +109,40 @@ def test_r4_a_namespace_outside_the_tree_stands_alone() -> None:
     assert charges.charge("tenant-root", R) == 0
 
 
-def test_r4_a_namespace_known_by_name_only_is_bounded_from_above() -> None:
-    charges = tree({A: {R: 1}})
+def test_r4_a_namespace_known_by_name_only_counts_above_and_takes_nothing_new() -> None:
+    """What runs there is charged to those above; a new request fails closed, for its own budget is not known."""
+    charges = tree({A: {R: 3}}, {"tenant-a-x-y": 2})
     assert charges.path("tenant-a-x-y") == ["tenant-a-x-y", "tenant-a", "tenant-root"]
-    assert isinstance(charges.check("tenant-a-x-y", {R: 2}), BudgetRefusal)
+    assert charges.charge("tenant-a", R) == 2
+    refusal = charges.check("tenant-a-x-y", {R: 1})
+    assert isinstance(refusal, BudgetUnreadable)
+    assert (refusal.tenant, refusal.release) == ("tenant-a-x-y", "tenant-a/tenant-x-y")
+    assert charges.headroom("tenant-a-x-y", R) == Headroom(0, "tenant-a-x-y")
+
+
+def test_r4_a_chain_with_a_missing_release_fails_closed_and_names_it() -> None:
+    """A tenant below a namespace of which no release is known: nothing says what those above it may use."""
+    z = ("tenant-missing", "tenant-z")
+    charges = tree({ROOT: {R: 9}, A: None, z: {R: 5}})
+    for refusal in (
+        charges.check("tenant-missing-z", {R: 1}),
+        charges.check("tenant-missing-z", {S: 1}),
+        charges.check_child_budget("tenant-missing", "tenant-missing-z", R, 6),
+        *charges.refusals("tenant-missing-z", {R: 1}),
+    ):
+        assert isinstance(refusal, BudgetUnreadable)
+        assert refusal.release == "tenant-root/tenant-missing"
+        assert "HelmRelease" in refusal.message and "tenant-root/tenant-missing" in refusal.message
+    assert charges.headroom("tenant-missing-z", R) == Headroom(0, "tenant-missing")
+    assert [bool(level.error) for level in charges.chain("tenant-missing-z", R)] == [False, True, False]
+    assert charges.check("tenant-a", {R: 1}) is None
+    charges.add_tenant("tenant-missing", "tenant-root")
+    assert charges.check("tenant-missing-z", {R: 1}) is None
+
+
+def test_r4_where_no_tenant_has_a_release_there_is_no_tree() -> None:
+    assert ChargeTree().check("tenant-a", {R: 1}) is None
+    assert tree({ROOT: None}).check("default", {R: 1}) is None
 
 
 def test_r9_a_release_that_comes_after_its_children_gives_the_same_tree() -> None:
@@ -137,7 +167,7 @@ def test_r2_a_tenant_moves_when_another_release_owns_its_namespace() -> None:
 
 def test_r3_an_unreadable_budget_refuses_what_it_would_bound() -> None:
     """Whatever a nearer budget has left; other keys pass, and so do tenants beside it."""
-    charges = tree({ROOT: None, A: None, B: {R: 5}})
+    charges = tree({ROOT: None, A: None, B: {R: 5}, ("tenant-root", "tenant-z"): None})
     charges.set_budgets("tenant-a", Budgets(unreadable={R: "resourceQuotas['nvidia.com/A']: 'x' is no number"}))
     refusal = charges.check("tenant-a-b", {R: 1})
     assert isinstance(refusal, BudgetUnreadable)
@@ -153,7 +183,7 @@ def test_r3_an_unreadable_budget_refuses_what_it_would_bound() -> None:
 
 
 def test_r3_a_map_that_cannot_be_read_bounds_every_key() -> None:
-    charges = tree({A: None})
+    charges = tree({A: None, B: None})
     charges.set_budgets("tenant-a", Budgets(error="spec.values is a list"))
     for key in (R, S):
         assert charges.check("tenant-a-b", {key: 1}) == BudgetUnreadable("tenant-a", key, "spec.values is a list")
@@ -308,7 +338,9 @@ def test_r4_a_request_is_refused_just_where_the_rule_says(
     charges, facts = follow(steps)
     expected = facts.exceeded(facts.with_usage(namespace, key, units), namespace, key)
     refusal = charges.check(namespace, {key: units})
-    if expected is None:
+    if (missing := facts.missing(namespace)) is not None:
+        assert isinstance(refusal, BudgetUnreadable) and refusal.tenant == missing
+    elif expected is None:
         assert refusal is None
     else:
         assert isinstance(refusal, BudgetRefusal)
@@ -320,8 +352,11 @@ def test_r4_a_request_is_refused_just_where_the_rule_says(
 @settings(max_examples=150, deadline=None)
 @given(STEPS, st.sampled_from(NAMESPACES), st.sampled_from(KEYS))
 def test_r4_headroom_is_the_largest_request_that_passes(steps: list[Any], namespace: str, key: BudgetKey) -> None:
-    charges, _ = follow(steps)
+    charges, facts = follow(steps)
     units, tenant = charges.headroom(namespace, key)
+    if (missing := facts.missing(namespace)) is not None:
+        assert (units, tenant) == (0, missing)
+        return
     if units is None:
         assert charges.check(namespace, {key: 1_000_000}) is None
         return
@@ -342,6 +377,9 @@ def test_w4_a_childs_budget_is_refused_just_where_the_rule_says(
         return
     expected = facts.exceeded(facts.with_budget(release, key, budget), parent, key)
     refusal = charges.check_child_budget(parent, child, key, budget)
+    if facts.missing(parent) is not None and facts.grows(facts.with_budget(release, key, budget), parent, key):
+        assert isinstance(refusal, BudgetUnreadable) and refusal.tenant == facts.missing(parent)
+        return
     assert (refusal is None) == (expected is None)
     if expected is not None:
         assert isinstance(refusal, BudgetRefusal)

@@ -47,6 +47,20 @@ def test_p1b_a_refused_order_is_accepted_by_itself_when_it_fits() -> None:
     assert world.device("d2").phase == Phase.HELD
 
 
+def test_r4_an_order_below_a_tenant_without_release_waits_for_that_release() -> None:
+    """R4, P1b: nothing is known of the tenant between, so nothing is accepted; its release lets the order through."""
+    world = World().ready(("n1", 1))
+    world.tenant("z", parent="tenant-missing", **{R: "5"})
+    world.order("d1", ns="tenant-missing-z")
+    device = world.device("d1", "tenant-missing-z")
+    (held,) = [found for found in device.conditions if found.type == "Held"]
+    assert (device.phase, held.reason) == (Phase.PENDING, Reason.BUDGET_UNREADABLE)
+    assert "tenant-root/tenant-missing" in held.message
+    world.tenant("missing")
+    world.run()
+    assert world.device("d1", "tenant-missing-z").phase == Phase.HELD
+
+
 def test_p1_unknown_class_names_the_classes() -> None:
     world = World().ready(("n1", 1))
     refusal = check_order(world.state, NS, "b200", 1)

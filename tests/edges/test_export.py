@@ -364,7 +364,7 @@ def test_u3_a_tenants_subtree_and_nothing_beside_it() -> None:
 def test_u1_another_tenant_splits_the_interval() -> None:
     """U1, R2: a namespace without a release belongs to the nearest tenant above until it gets its own."""
     world = story()
-    world.order("d", ns="tenant-a-b")
+    world.order("d", ns="tenant-a-b", phase="Held", phase_since=world.at)
     world.wait(10)
     world.tenant("b", parent="tenant-a")
     world.wait(10)

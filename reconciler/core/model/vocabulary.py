@@ -150,7 +150,7 @@ REASONS: dict[Reason, str] = {
     Reason.COUNT_ABOVE_MAXIMUM: "more units than the class allows in one order",
     Reason.NOT_PERMITTED: "KubeVirt's permittedHostDevices does not list the resource name",
     Reason.NOT_ENTITLED: "a vGPU class, and the nearest tenant upward that says anything says no",
-    Reason.BUDGET_UNREADABLE: "a budget on the way up cannot be read",
+    Reason.BUDGET_UNREADABLE: "a budget on the way up cannot be read, or the release of a tenant there is missing",
     Reason.BUDGET_EXCEEDED: "a tenant's budget, this one's or one above, would be exceeded",
     Reason.NO_FREE_UNITS: "too few units are free",
     Reason.NO_NODE_FITS: "no single node can take it",

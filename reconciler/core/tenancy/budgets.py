@@ -58,14 +58,21 @@ class BudgetRefusal(msgspec.Struct, frozen=True):
 
 
 class BudgetUnreadable(msgspec.Struct, frozen=True):
-    """A budget of the tenant or one above it that cannot be read; requests it would limit are refused (R3)."""
+    """A budget of the tenant or one above it that cannot be read; requests it would limit are refused (R3).
+    `release`: NAMESPACE/NAME of the tenant's release where that is missing (R4)."""
 
     tenant: str
     key: BudgetKey
     error: str
+    release: str = ""
 
     @property
     def message(self) -> str:
+        if self.release:
+            return (
+                f"the budget of tenant {self.tenant} for {self.key} is not known: {self.error}; "
+                "restore that HelmRelease, or correct it"
+            )
         return (
             f"the budget of tenant {self.tenant} for {self.key} cannot be read: {self.error}; correct the "
             "resourceQuotas of that tenant"

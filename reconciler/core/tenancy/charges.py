@@ -161,8 +161,8 @@ class ChargeTree:
             growth = request[key]
             for tenant in self.path(namespace):
                 budgets, charge = self.budgets(tenant), self.charge(tenant, key)
-                if error := budgets.problem(key):
-                    found.append(BudgetUnreadable(tenant, key, error))
+                if unreadable := self._unreadable(tenant, key):
+                    found.append(unreadable)
                 budget = budgets.limits.get(key)
                 if budget is None:
                     continue
@@ -194,7 +194,7 @@ class ChargeTree:
         nearest = None
         for tenant in self.path(namespace):
             budgets = self.budgets(tenant)
-            if budgets.problem(key):
+            if self._unreadable(tenant, key):
                 return Headroom(0, tenant)
             if nearest is None and key in budgets.limits:
                 nearest = Headroom(max(0, budgets.limits[key] - self.charge(tenant, key)), tenant)
@@ -207,18 +207,31 @@ class ChargeTree:
             budgets, charge = self.budgets(tenant), self.charge(tenant, key)
             budget = budgets.limits.get(key)
             left = None if budget is None else max(0, budget - charge)
-            levels.append(Level(tenant, budget, charge, left, budgets.problem(key)))
+            unreadable = self._unreadable(tenant, key)
+            levels.append(Level(tenant, budget, charge, left, "" if unreadable is None else unreadable.error))
         return levels
 
     # Inside
+
+    def _unreadable(self, tenant: str, key: BudgetKey) -> BudgetUnreadable | None:
+        """Why a tenant's budget is not known: its release states it unreadably, or there is no release (R3, R4). The
+        root needs none to be the root. Where no tenant has a release there is no tree."""
+        known = tenant in self._owned or tenant == ROOT_TENANT or not tenant.startswith(TENANT_PREFIX)
+        if self._owned and not known:
+            parent = self._parent(tenant) or ROOT_TENANT
+            name = tenant if parent == ROOT_TENANT else f"{TENANT_PREFIX}{tenant.removeprefix(f'{parent}-')}"
+            said = f"its release {parent}/{name} is missing or cannot be read"
+            return BudgetUnreadable(tenant, key, said, f"{parent}/{name}")
+        error = self.budgets(tenant).problem(key)
+        return BudgetUnreadable(tenant, key, error) if error else None
 
     def _refusal(self, namespace: str, key: BudgetKey, growth: int) -> BudgetRefusal | BudgetUnreadable | None:
         """`growth`: units by which the charge of `namespace` would grow; charges further up may grow by less."""
         exceeded = None
         for tenant in self.path(namespace):
             budgets, charge = self.budgets(tenant), self.charge(tenant, key)
-            if error := budgets.problem(key):
-                return BudgetUnreadable(tenant, key, error)
+            if unreadable := self._unreadable(tenant, key):
+                return unreadable
             budget = budgets.limits.get(key)
             if budget is None or exceeded is not None:
                 continue

@@ -74,6 +74,17 @@ class Facts:
             budgets[key] = budget
         return facts
 
+    def missing(self, namespace: str) -> str | None:
+        """The nearest tenant up the chain that no release makes one, the root aside."""
+        owned = self.tenants()
+        for tenant in self.path(namespace):
+            if owned and tenant not in owned and tenant.startswith("tenant-") and tenant != "tenant-root":
+                return tenant
+        return None
+
+    def grows(self, after: Facts, tenant: str, key: Hashable) -> bool:
+        return after.charge(tenant, key) > self.charge(tenant, key)
+
     def exceeded(self, after: Facts, start: str, key: Hashable) -> Refused | None:
         """The nearest tenant from `start` upward whose budget the change exceeds and whose charge it raises."""
         for tenant in self.path(start):
