@@ -132,7 +132,9 @@ def test_r4_a_chain_with_a_missing_release_fails_closed_and_names_it() -> None:
     ):
         assert isinstance(refusal, BudgetUnreadable)
         assert refusal.release == "tenant-root/tenant-missing"
-        assert "HelmRelease" in refusal.message and "tenant-root/tenant-missing" in refusal.message
+        for said in (refusal.message, refusal.public("tenant-missing-z")):
+            assert "HelmRelease" in said and "tenant-root/tenant-missing" in said
+        assert "missing" not in refusal.public("tenant-other")
     assert charges.headroom("tenant-missing-z", R) == Headroom(0, "tenant-missing")
     assert [bool(level.error) for level in charges.chain("tenant-missing-z", R)] == [False, True, False]
     assert charges.check("tenant-a", {R: 1}) is None

@@ -79,7 +79,10 @@ class BudgetUnreadable(msgspec.Struct, frozen=True):
         )
 
     def public(self, own: str) -> str:
-        """The message for the tenant `own` where the budget is of a tenant above it (N9)."""
+        """The message for the tenant `own` where the budget is of a tenant above it (N9). The missing release of one
+        whose name begins its own namespace's tells it nothing new."""
+        if self.release and own.startswith(f"{self.tenant}-"):
+            return self.message
         return f"a budget for {self.key} of a tenant above {own} cannot be read; ask the hoster to correct it"
 
 
