@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from reconciler.core.model.objects import Function, Profile
-from reconciler.core.model.vocabulary import FunctionKind, Mode
+from reconciler.core.model.vocabulary import NVIDIA_VENDOR, FunctionKind, Mode
 from reconciler.node_agent.sysfs import Bus, Neighbour, PciFunction
 
 PASSTHROUGH_DRIVER = "vfio-pci"
@@ -56,13 +56,22 @@ def type_key(name: str) -> str:
     return name.strip().replace(" ", "_")
 
 
+def reported(found: PciFunction, names: NameMap) -> bool:
+    """NVIDIA's displays and accelerators, and any vendor's that KubeVirt permits or the map configures; a server's
+    graphics chip is left out."""
+    permitted = f"{found.vendor}:{found.device}" in names.pci or names.mode_of(found) is not None
+    return (
+        found.vendor == NVIDIA_VENDOR or permitted or any(names.of_type(one.name, one.id) for one in found.mdev_types)
+    )
+
+
 def report(bus: Bus, names: NameMap, type_names: Mapping[str, str]) -> tuple[Function, ...]:
     """The functions of `GPUNode.status`, by address. `type_names`: id of a vGPU type to its name, as far as known
     (`sysfs.PciFunction.creatable`)."""
     judge = _Judge(bus, names, type_names)
     holders: dict[str, str] = {}
     made = []
-    for found in bus.gpus[:MAX_FUNCTIONS]:
+    for found in [found for found in bus.gpus if reported(found, names)][:MAX_FUNCTIONS]:
         function = judge.function(found)
         if function.resource_name and function.healthy and found.group and found.vgpu_type is None:
             holder = holders.setdefault(found.group, found.address)

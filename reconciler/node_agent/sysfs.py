@@ -1,8 +1,8 @@
 """Reads a node's PCI functions from sysfs as raw facts, one value per function (N5, O3).
 
 Owns the layout of /sys/bus/pci (kernel documentation: ABI/testing/sysfs-bus-pci, sysfs-bus-vfio-mdev, and NVIDIA's
-`nvidia` directory of virtual functions). Only displays of the GPU vendor are read in full; of every other function
-only its IOMMU group and driver. Knows nothing of resource names or health: that is `inventory`.
+`nvidia` directory of virtual functions). Only displays and accelerators are read in full; of every other function only
+its IOMMU group and driver. Knows nothing of resource names or health: that is `inventory`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import msgspec
 
 from reconciler.core.model.vocabulary import NVIDIA_VENDOR
 
-DISPLAY_CLASSES = (0x0300, 0x0302)
-"""VGA controller and 3D controller. A card's audio (0403), USB and bridges are no GPUs (C34)."""
+GPU_CLASSES = (0x0300, 0x0302, 0x0380, 0x1200)
+"""VGA controller, 3D controller, other display controller, processing accelerator. A card's audio (0403), USB and
+bridges are no GPUs (C34)."""
 MAX_BYTES = 4_096
 """A sysfs attribute is one page; the configuration space of PCI Express is as long."""
 _EXTENDED = 0x100
@@ -75,7 +76,7 @@ class Neighbour(msgspec.Struct, frozen=True):
 
 
 class Bus(msgspec.Struct, frozen=True):
-    """GPU functions by address, and everything else on the bus."""
+    """Displays and accelerators of any vendor by address, and everything else on the bus."""
 
     gpus: tuple[PciFunction, ...]
     others: tuple[Neighbour, ...]
@@ -143,12 +144,18 @@ class _Reader:
 
 
 def _is_gpu(reader: _Reader) -> bool:
-    """A display controller of the GPU vendor; one whose class cannot be read counts too, so that it is reported."""
-    if reader.text("vendor", optional=True).lower().removeprefix("0x") != NVIDIA_VENDOR.lower():
+    """A display or accelerator; NVIDIA's count even where the class cannot be read, so that they are reported."""
+    vendor = _hex(reader.text("vendor", optional=True))
+    code = reader.number("class", optional=vendor != NVIDIA_VENDOR)
+    unread = bool(reader.problems) and vendor == NVIDIA_VENDOR
+    if not unread:
         reader.problems.clear()
-        return False
-    code = reader.number("class")
-    return bool(reader.problems) or code >> 8 in DISPLAY_CLASSES
+    return unread or code >> 8 in GPU_CLASSES
+
+
+def _hex(text: str) -> str:
+    """Four hex digits of an id, upper case."""
+    return text.lower().removeprefix("0x").upper()
 
 
 def _function(reader: _Reader, devices: Path) -> PciFunction:
@@ -160,8 +167,8 @@ def _function(reader: _Reader, devices: Path) -> PciFunction:
         vgpu_type = reader.text("nvidia/current_vgpu_type") or "0"
     return PciFunction(
         address=reader.path.name,
-        vendor=NVIDIA_VENDOR,
-        device=reader.text("device").lower().removeprefix("0x").upper(),
+        vendor=_hex(reader.text("vendor", optional=True)),
+        device=_hex(reader.text("device")),
         driver=reader.link("driver"),
         group=reader.link("iommu_group"),
         serial=_serial(reader) if not parent else _serial(_Reader(devices / parent)),

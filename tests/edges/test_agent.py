@@ -108,6 +108,63 @@ def test_C34_companion_functions_bridges_and_other_vendors_are_no_gpus(sysfs: Fa
     assert units(found, A10) == 2
 
 
+AMD, INTEL = "amd.com/MI210", "intel.com/MAX_1100"
+
+
+@pytest.mark.parametrize(
+    ("vendor", "device", "code"),
+    [
+        ("0x1002", "0x740f", "0x038000"),
+        ("0x1002", "0x740f", "0x120000"),
+        ("0x1002", "0x740f", "0x030000"),
+        ("0x8086", "0x0bda", "0x038000"),
+        ("0x8086", "0x0bda", "0x030200"),
+    ],
+)
+def test_n5_a_function_that_kubevirt_permits_is_reported_whoever_made_it(
+    sysfs: FakeSysfs, vendor: str, device: str, code: str
+) -> None:
+    """N5: AMD and Intel alike, with class 0300, 0302, 0380 or 1200, healthy or with what keeps it from being used."""
+    names = NameMap(pci={"10DE:2236": A10, "1002:740F": AMD, "8086:0BDA": INTEL})
+    sysfs.add("0000:3b:00.0", vendor=vendor, device=device, code=code)
+    sysfs.add("0000:5e:00.0", vendor=vendor, device=device, code=code, driver="amdgpu")
+    found = look(sysfs, names)
+    assert {one.resource_name for one in found.values()} == {AMD if vendor == "0x1002" else INTEL}
+    assert units(found, found["0000:3b:00.0"].resource_name) == 1
+    assert found["0000:5e:00.0"].message == "bound to amdgpu, not vfio-pci"
+    assert found["0000:3b:00.0"].stable_id == f"{vendor}:{device}".replace("0x", "")
+
+
+@pytest.mark.parametrize("code", ["0x030000", "0x030200", "0x038000", "0x120000"])
+def test_n5_nvidias_functions_are_reported_without_a_name(sysfs: FakeSysfs, code: str) -> None:
+    sysfs.add("0000:3b:00.0", device="0x1234", code=code)
+    (card,) = look(sysfs).values()
+    assert (card.resource_name, card.message) == ("", "no resource name is permitted for 10DE:1234")
+
+
+def test_n5_a_permitted_function_of_another_class_and_an_unpermitted_display_are_no_gpus(sysfs: FakeSysfs) -> None:
+    """N5, C34: a network function that KubeVirt permits, a board's graphics chip, a display whose model cannot be
+    read. They still count as neighbours in an IOMMU group."""
+    names = NameMap(pci={"15B3:101E": "mellanox.com/CX6_VF", "10DE:2236": A10})
+    sysfs.add("0000:17:00.1", vendor="0x15b3", device="0x101e", code="0x020000")
+    sysfs.add("0000:03:00.0", vendor="0x1a03", device="0x2000", code="0x030000", group="7", driver="ast")
+    sysfs.add("0000:3b:00.0", group="7")
+    (sysfs.add("0000:5e:00.0", vendor="0x1002") / "device").unlink()
+    (card,) = look(sysfs, names).values()
+    assert card.id == "0000:3b:00.0"
+    assert card.message == "0000:03:00.0 of its IOMMU group 7 is bound to ast"
+
+
+def test_n5_a_parent_of_permitted_vgpu_types_is_reported_whoever_made_it(sysfs: FakeSysfs) -> None:
+    """N5: a mediated type has a name of its own; the card has none."""
+    names = NameMap(mediated={"i915-GVTg_V5_4": "intel.com/GVTg_V5_4"})
+    for address in ("0000:00:02.0", "0000:00:03.0"):
+        sysfs.add(address, vendor="0x8086", device="0x3e96", code="0x030000", driver="i915")
+    sysfs.add_type("0000:00:02.0", "i915-GVTg_V5_4", name="GVTg_V5_4", available=2)
+    (card,) = look(sysfs, names).values()
+    assert units({card.id: card}, "intel.com/GVTg_V5_4") == 2
+
+
 def test_C34_one_iommu_group_has_one_holder(sysfs: FakeSysfs) -> None:
     sysfs.add("0000:3b:00.0", group="7")
     sysfs.add("0000:3c:00.0", group="7")
