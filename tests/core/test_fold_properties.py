@@ -197,7 +197,13 @@ pod_numbers = st.integers(0, 5)
 
 FACTS: st.SearchStrategy[list[Step]] = st.lists(
     st.one_of(
-        st.tuples(st.just("node"), nodes, st.booleans(), st.none() | amounts(6)),
+        st.tuples(
+            st.just("node"),
+            nodes,
+            st.booleans(),
+            st.none() | amounts(6),
+            st.sampled_from([*[{SCHEDULABLE_LABEL: "true"}] * 4, {SCHEDULABLE_LABEL: "false"}, {}]),
+        ),
         st.tuples(st.just("report"), nodes, st.fixed_dictionaries({R: st.integers(0, 5)}), st.integers(0, 2)),
         st.tuples(st.just("silence"), nodes),
         st.tuples(
@@ -236,8 +242,7 @@ def pod_uid(namespace: str, number: int) -> str:
 def observe(world: World, step: Step, checked: Checked) -> None:
     """One step of `FACTS`."""
     match step:
-        case ("node", name, ready, allocatable):
-            labels = {SCHEDULABLE_LABEL: "true"}
+        case ("node", name, ready, allocatable, labels):
             world.put(NODE, Node(name=name, uid="", ready=ready, allocatable=allocatable, labels=labels))
         case ("report", name, counts, ill):
             report = GpuNode(name=name, uid="", functions=functions(counts, ill), reported_at=world.at)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from reconciler.core.admission.checks import check_order
-from reconciler.core.model.objects import DEVICE, KUBEVIRT, NAMESPACE, RELEASE, KubeVirt
-from reconciler.core.model.vocabulary import CLASS_FINALIZER, DEVICE_FINALIZER, Mode, Phase, Reason
+from reconciler.core.model.objects import DEVICE, KUBEVIRT, NAMESPACE, NODE, RELEASE, KubeVirt
+from reconciler.core.model.vocabulary import CLASS_FINALIZER, DEVICE_FINALIZER, SCHEDULABLE_LABEL, Mode, Phase, Reason
 from tests.core.world import NS, R, World
 
 
@@ -59,6 +59,31 @@ def test_r4_an_order_below_a_tenant_without_release_waits_for_that_release() -> 
     world.tenant("missing")
     world.run()
     assert world.device("d1", "tenant-missing-z").phase == Phase.HELD
+
+
+@pytest.mark.parametrize("labels", [{SCHEDULABLE_LABEL: "false"}, {}])
+def test_r9_units_where_kubevirt_starts_nothing_are_not_free(labels: dict[str, str]) -> None:
+    """R9, P1b, O1: a silent virt-handler takes its node's units off what can be ordered and the class says so; with
+    the label they come back, and with them the waiting order. What is placed there stays."""
+    world = World(tenant_detail="Full").ready(("n1", 2), ("n2", 1))
+    world.order("d1", 2)
+    assert world.start("vm", "d1", units=2) == "n1"
+    world.change(NODE, "", "n2", labels=labels)
+    world.change(NODE, "", "n1", labels=labels)
+    world.later(2)
+    assert world.state.free_units(R) == 0
+    assert world.order("d2").phase == Phase.PENDING
+    assert reason_of(world, "d2") == Reason.NO_FREE_UNITS
+    assert "KubeVirt starts nothing on node n1" in message_of(world, "d2")
+    world.later(120)
+    assert world.device("d1").phase == Phase.BOUND
+    found = world.state.gpu_class("a10")
+    assert found is not None and found.units is not None and (found.units.free, found.units.served) == (0, 3)
+    (ready,) = [condition for condition in found.conditions if condition.type == "Ready"]
+    assert (ready.status, ready.reason) == ("True", "NodesUnschedulable")
+    assert "2 nodes" in ready.message and "n1" in ready.message
+    world.change(NODE, "", "n2", labels={SCHEDULABLE_LABEL: "true"})
+    assert world.device("d2").phase == Phase.HELD
 
 
 def test_p1_unknown_class_names_the_classes() -> None:

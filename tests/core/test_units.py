@@ -13,6 +13,7 @@ from reconciler.core.capacity import node_units, supply
 from reconciler.core.model import quantities
 from reconciler.core.model.objects import Function, GpuNode, Node, Profile
 from reconciler.core.model.quantities import InitRequest
+from reconciler.core.model.vocabulary import SCHEDULABLE_LABEL
 from tests.core.twins import units as twin
 
 R = "gpu.example/a"
@@ -240,7 +241,7 @@ def test_a_unit_that_does_not_run_yet_is_in_no_report() -> None:
 def test_types_share_their_memory_also_while_the_agent_is_silent(fresh: bool) -> None:
     """O3, R5: allocatable counts for what is served, and both types are in it in full."""
     found = report(parent("p0", (R, 0, 2), (S, 0, 8)))
-    node = Node(name="n1", uid="u-n1", ready=True, allocatable={R: 2, S: 8})
+    node = Node(name="n1", uid="u-n1", ready=True, allocatable={R: 2, S: 8}, labels={SCHEDULABLE_LABEL: "true"})
     usage = node_units.Usage(placed={R: 1}, absent={R: 1})
     account = node_units.account(node, found, fresh, usage, {}, {R, S}, (R, S))
     assert {name: units.free for name, units in account.items()} == {R: 1, S: 4}

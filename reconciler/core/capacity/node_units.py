@@ -15,7 +15,7 @@ from sortedcontainers import SortedDict, SortedSet
 
 from reconciler.core.capacity import supply
 from reconciler.core.model.objects import GpuNode, Node
-from reconciler.core.model.vocabulary import FunctionKind
+from reconciler.core.model.vocabulary import SCHEDULABLE_LABEL, TRUE, FunctionKind
 
 Amounts = Mapping[str, int]
 """Units per resource name."""
@@ -29,6 +29,7 @@ class Limit(StrEnum):
     ALLOCATABLE = "allocatable"
     VANISHED = "ghost"
     NOT_READY = "notReady"
+    NOT_SCHEDULABLE = "notSchedulable"
     GONE = "gone"
 
 
@@ -56,6 +57,8 @@ class Units(msgspec.Struct, frozen=True):
             return f"node {node} is gone"
         if self.limit is Limit.NOT_READY:
             return f"node {node} is not Ready"
+        if self.limit is Limit.NOT_SCHEDULABLE:
+            return f"KubeVirt starts nothing on node {node}, which is not labelled {SCHEDULABLE_LABEL}=true"
         if self.limit is Limit.VANISHED:
             return (
                 f"node {node} advertises {self.allocatable} {name} but its agent reports {self.served}; "
@@ -159,6 +162,8 @@ def _units(
     )
     if not node.ready:
         return base
+    if node.labels.get(SCHEDULABLE_LABEL) != TRUE:
+        return msgspec.structs.replace(base, limit=Limit.NOT_SCHEDULABLE)
     if base.vanished:
         return msgspec.structs.replace(base, limit=Limit.VANISHED)
     choices = [((has or 0) - placed - raw, Limit.SERVED)]
@@ -178,12 +183,15 @@ class NameTotals:
         self.nodes: SortedSet[str] = SortedSet()
         self.silent: SortedSet[str] = SortedSet()
         """Nodes for which it is unknown what they serve (R5)."""
+        self.unschedulable: SortedSet[str] = SortedSet()
+        """Ready nodes on which KubeVirt starts nothing, such as those whose virt-handler is silent."""
         self.disagreeing: SortedSet[str] = SortedSet()
         """Nodes whose agent and kubelet report different numbers (C27)."""
 
     def change(self, node: str, before: Units, after: Units) -> None:
         self.served += (after.served or 0) - (before.served or 0)
         self.raw += after.raw - before.raw
+        (self.unschedulable.add if after.limit is Limit.NOT_SCHEDULABLE else self.unschedulable.discard)(node)
         (self.nodes.add if after != Units() else self.nodes.discard)(node)
 
     def mark(self, node: str, *, silent: bool, disagreeing: bool) -> None:

@@ -17,6 +17,7 @@ from reconciler.core.model.vocabulary import (
     CLASS_FINALIZER,
     CONDITION_PERMITTED,
     CONDITION_READY,
+    SCHEDULABLE_LABEL,
     SETTINGS_CONFIGMAP,
     SETTINGS_MANAGER_USERS,
     SETTINGS_RAW_NAME_POLICY,
@@ -128,6 +129,12 @@ def _readiness(state: PlacementState, found: GpuClass, units: ClassUnits, permit
     if totals.silent:
         message = f"{counted(len(totals.silent), 'node')} silent, among them {totals.silent[0]}"
         return True, "NodesSilent", public("some nodes are silent") or message
+    if totals.unschedulable:
+        message = (
+            f"KubeVirt starts nothing on {counted(len(totals.unschedulable), 'node')} not labelled "
+            f"{SCHEDULABLE_LABEL}=true, among them {totals.unschedulable[0]}; their units are not free"
+        )
+        return True, "NodesUnschedulable", public("KubeVirt starts nothing on some nodes") or message
     if totals.disagreeing:
         node = totals.disagreeing[0]
         entry = state.units_on(node, found.resource_name)

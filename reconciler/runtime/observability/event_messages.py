@@ -55,6 +55,10 @@ NOTICES: dict[str, tuple[str, str]] = {
     "NotListed": ("GPUClass", "Permitted: it does not"),
     "Served": ("GPUClass", "Ready: nodes serve the class"),
     "NodesSilent": ("GPUClass", "Ready: the agents or kubelets of some nodes do not report"),
+    "NodesUnschedulable": (
+        "GPUClass",
+        "Ready: KubeVirt starts nothing on some nodes, whose virt-handler may be silent; their units are not free",
+    ),
     "NodesDisagree": (
         "GPUClass",
         "Ready: a node's kubelet and agent report different numbers; see the message",

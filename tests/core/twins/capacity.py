@@ -163,7 +163,11 @@ class Twin:
             return Sums(None, placed, raw, requests, absent, 0)
         served = self.served(node, name)
         free = min((served or 0) - placed - raw, (node.allocatable or {}).get(name, 0) - requests - absent)
-        if not node.ready or self.vanished.get(node_name, {}).get(name):
+        if (
+            not node.ready
+            or node.labels.get("kubevirt.io/schedulable") != "true"
+            or self.vanished.get(node_name, {}).get(name)
+        ):
             free = 0
         return Sums(served, placed, raw, requests, absent, max(0, free))
 
