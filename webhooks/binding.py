@@ -4,6 +4,9 @@ Owns the write order and the handling of every outcome. The binder decides; the 
 status, so the webhook and the leader may run in different replicas. Neighbours: `sets` (availability of each device),
 `answers` (the binder's answers), `undo` (rollback), `reader` (cache or GET).
 
+A start whose VMI never came, because a later webhook refused it, gives way to the next start of the same name once the
+API server can no longer be waiting for it (B4).
+
 Invariant: whoever wrote the attachments of a request removes them unless its answer is Bound. After a crash in between,
 the binder releases attachments whose VMI never appeared (P5).
 """
@@ -11,6 +14,7 @@ the binder releases attachments whose VMI never appeared (P5).
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -70,18 +74,20 @@ class BindClient:
         self._log = log or structlog.get_logger("webhooks.binding")
         self._undoing: set[asyncio.Task[None]] = set()
 
-    async def bind(self, wanted: DeviceSet, *, seconds: float, dry_run: bool) -> None:
+    async def bind(
+        self, wanted: DeviceSet, *, seconds: float, dry_run: bool, expires_seconds: float = math.inf
+    ) -> None:
         """Return once every device of the set is placed for this VMI; in a dry run, once the checks pass (B5). Adopts a
-        recent start of the same VMI without writing (B4). Raises `Denied`; anything written by then is undone in the
-        background (B3)."""
+        recent start of the same VMI without writing, and takes over from one that is older than `expires_seconds` and
+        cannot be adopted (B4). Raises `Denied`; anything written by then is undone in the background (B3)."""
         begun = self._clock.monotonic()
         until = begun + seconds
         try:
-            done = await self._attempt(wanted, until, dry_run, recheck=False)
+            done = await self._attempt(wanted, until, dry_run, expires_seconds, recheck=False)
             while not done:
                 if self._clock.monotonic() >= until:
                     raise late(wanted)
-                done = await self._attempt(wanted, until, dry_run, recheck=True)
+                done = await self._attempt(wanted, until, dry_run, expires_seconds, recheck=True)
         except Denied as denied:
             self._on_bind(denied.reason, self._clock.monotonic() - begun)
             raise
@@ -93,12 +99,28 @@ class BindClient:
         while self._undoing:
             await asyncio.gather(*self._undoing, return_exceptions=True)
 
-    async def _attempt(self, wanted: DeviceSet, until: float, dry_run: bool, *, recheck: bool) -> bool:
+    async def _attempt(
+        self, wanted: DeviceSet, until: float, dry_run: bool, expires_seconds: float, *, recheck: bool
+    ) -> bool:
         """One bind attempt; False means try again. `recheck`: bypass the cache."""
-        devices, availabilities = await self._read_set(wanted, recheck)
+        left = self._left_attached(wanted)
+        if left is not None and await self._still_left(left):
+            passes = self._expired(left, expires_seconds) and await self._give_way(wanted, left, dry_run)
+            if not passes:
+                raise held_by_earlier(wanted, left.name)
+        devices, availabilities = await self._read_set(wanted, recheck or left is not None)
         requested = sorted({s.request_id for s in availabilities.values() if s.availability is Availability.REQUESTED})
         if requested:
-            return await self._answers.follow(wanted, requested[0], until, dry_run)
+            earlier = [device for device in devices.values() if device is not None and carries(device, requested[0])]
+            expired = bool(earlier) and self._expired(earlier[0], expires_seconds)
+            wait = 0.0 if expired else until
+            try:
+                return await self._answers.follow(wanted, requested[0], wait, dry_run and not expired)
+            except Denied:
+                if not expired or not await self._give_way(wanted, earlier[0], dry_run):
+                    raise
+            if not dry_run:
+                return False
         busy = sorted(name for name, found in availabilities.items() if found.availability is Availability.RELEASING)
         if busy:
             denied = Denied(
@@ -125,8 +147,7 @@ class BindClient:
     ) -> tuple[dict[str, Device | None], dict[str, DeviceAvailability]]:
         """Availability of every device. The cache is trusted only if it shows the whole set free, because every write
         is conditional on the cached version; otherwise the devices are read with GET."""
-        earlier = self._left_attached(wanted)
-        if not wanted.templates and earlier is None and not recheck:
+        if not wanted.templates and not recheck:
             devices: dict[str, Device | None] = {n: self._reader.cached(wanted.namespace, n) for n in wanted.held}
             try:
                 availabilities = self._availabilities(wanted, devices)
@@ -134,10 +155,6 @@ class BindClient:
                 availabilities = {}
             if availabilities and all(found.availability is Availability.FREE for found in availabilities.values()):
                 return devices, availabilities
-        if earlier is not None:
-            current = await self._reader.read(wanted.namespace, earlier.name)
-            if current is not None and current.attachment == earlier.attachment:
-                raise held_by_earlier(wanted, earlier.name)
         devices = await self._reader.read_all(wanted.namespace, wanted.names)
         return devices, self._availabilities(wanted, devices)
 
@@ -156,6 +173,33 @@ class BindClient:
             if device.name not in wanted.names and device.deleting is None and not seen:
                 return device
         return None
+
+    async def _still_left(self, left: Device) -> bool:
+        """Whether the API server still shows what the cache showed of a device that an earlier start attached."""
+        current = await self._reader.read(left.namespace, left.name)
+        return current is not None and current.deleting is None and current.attachment == left.attachment
+
+    # An earlier start of the same VMI name
+
+    def _expired(self, device: Device, expires_seconds: float) -> bool:
+        """Whether the request that attached the device is too old to succeed, by this replica's clock: no API server
+        waits for it any more (B4)."""
+        request, since = self._view.attached_since.get(device.uid, ("", 0))
+        known = device.attachment is not None and device.attachment.request_id == request
+        return known and max(self._view.now, self._clock.now()) - since > expires_seconds * 1000
+
+    async def _give_way(self, wanted: DeviceSet, left: Device, dry_run: bool) -> bool:
+        """Release everything that the request which attached `left` holds. False if its VMI is there after all."""
+        assert left.attachment is not None
+        if await self._reader.vmi_exists(wanted.namespace, wanted.vmi_name):
+            return False
+        if not dry_run:
+            undo = Undo(self._cluster, self._reader, self._clock, wanted, left.attachment.request_id, self._on_conflict)
+            attached = self._view.devices_of_vmi(wanted.namespace, wanted.vmi_name)
+            undo.touched = sorted({left.name, *wanted.names, *(device.name for device in attached)})
+            self._log.info("earlier start gives way", vmi=wanted.vmi, request_id=undo.request_id)
+            await asyncio.shield(self._spawn(undo))
+        return True
 
     # Request
 

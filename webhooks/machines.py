@@ -27,6 +27,9 @@ BIND_SECONDS = 8.0
 starts it could serve."""
 UNDO_SECONDS = 1.0
 """Reserved from the API server's timeout to undo before answering."""
+EXPIRY_SECONDS = 2.0
+"""Beyond the time for this answer, until an earlier start of the same VM can no longer succeed (B4): the API server's
+call carries the timeout that the configuration registers, of which the answer has a little less."""
 
 
 class MachineWebhook:
@@ -85,7 +88,7 @@ class MachineWebhook:
         )
         units = self._units(wanted)
         wait = max(seconds / 2, min(self._bind_seconds, seconds - UNDO_SECONDS))
-        await self._binding.bind(wanted, seconds=wait, dry_run=dry_run)
+        await self._binding.bind(wanted, seconds=wait, dry_run=dry_run, expires_seconds=seconds + EXPIRY_SECONDS)
         return Answer(patch=entries_patch(vmi, units, self._view.effective_names))
 
     async def _order(self, namespace: str, name: str) -> TemplateReference:

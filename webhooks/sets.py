@@ -179,5 +179,5 @@ def held_by_earlier(wanted: DeviceSet, name: str) -> Denied:
     return Denied(
         Reason.DEVICE_ATTACHED,
         f"GPUDevice {wanted.namespace}/{name} is held by an earlier start of {wanted.vmi} that asked for other "
-        "devices or another node; try again once that start has been released (a minute at most)",
+        "devices or another node; try again in a few seconds, when that start can no longer succeed",
     )

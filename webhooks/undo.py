@@ -19,7 +19,7 @@ from reconciler.cluster.retry_policies import UNDO
 from reconciler.core.model.objects import DEVICE, Device
 from reconciler.core.model.vocabulary import Phase
 from webhooks.clock import Clock
-from webhooks.reader import DeviceReader
+from webhooks.reader import DeviceReader, decode_device
 from webhooks.review import Denied
 from webhooks.sets import DeviceSet
 
@@ -86,14 +86,19 @@ class Undo:
             raise
 
     async def _step(self, name: str, device: Device) -> None:
-        """At most one conditional write; none if the device does not carry the request."""
+        """Detach or delete the device; nothing if it does not carry the request. A template that has its units is
+        detached first: attached, it would keep them until its VMI's time to appear is over."""
         carries = device.attachment is not None and device.attachment.request_id == self.request_id
-        if name in self._wanted.templates:
+        if name in self._wanted.templates or device.template:
             ours = carries or (device.attachment is None and self.made.get(name) in ("", device.uid))
             if not ours or device.deleting is not None:
                 return
             # A grant that landed since is deleted with the device; another start's attachment must not be.
             version = "" if carries else device.resource_version
+            if carries and device.placement is not None:
+                body = detach_body(device)
+                patched = await self._cluster.patch(DEVICE, device.namespace, name, body, subresource="status")
+                version = decode_device(patched).resource_version
             await self._cluster.delete(
                 DEVICE,
                 device.namespace,

@@ -262,6 +262,11 @@ class FakeBinder:
     def step(self) -> None:
         groups: dict[str, list[Device]] = {}
         for device in self.cluster.devices():
+            if device.attachment is None and device.placement is not None:
+                self.cluster.status(device.name, {"placement": None, "bindAnswer": None})
+            if device.template and device.deleting is not None:
+                self.cluster.remove(DEVICE, device.name)
+                continue
             if device.bind_request is not None and device.bind_answer is None and device.deleting is None:
                 groups.setdefault(device.bind_request.id, []).append(device)
         for request_id, devices in groups.items():
@@ -315,6 +320,7 @@ class World:
 
     def replica(self, view: FakeView) -> tuple[MachineWebhook, BindClient, PodWebhook]:
         """The webhooks of a replica with a view of its own."""
+        view.clock = self.time.clock().now
         reader = DeviceReader(self.cluster, view)
         binding = BindClient(
             self.cluster,

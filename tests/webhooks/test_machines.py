@@ -430,11 +430,83 @@ async def test_c21_an_earlier_start_with_other_devices_is_not_taken(world):
     assert world.cluster.writes == writes
 
 
+EXPIRED_SECONDS = 12
+"""Above the timeout with which the tests call, below the attachment's grace time."""
+
+
 async def test_b4_an_old_answer_is_nobodys_own(world):
+    """Its VMI never came, so the start is made anew."""
     world.held("d1")
     await start(world)
     world.time.seconds += world.view.settings.attach_grace / 1000 + 1
-    assert (await refused(world)).reason is Reason.DEVICE_ATTACHED
+    await start(world)
+    assert world.cluster.device("d1").attachment.request_id == "request-2"
+
+
+@pytest.mark.parametrize(
+    "references",
+    [
+        [{"device": "d1"}],
+        [{"device": "d2"}],
+        [{"device": "d1"}, {"device": "d2"}, *TEMPLATE],
+        [{"template": {"className": "l4"}}],
+        TEMPLATE,
+    ],
+    ids=["fewer", "another", "more", "another template", "the template alone"],
+)
+async def test_b4_a_start_whose_vmi_never_came_gives_way_to_the_next_of_its_name(world, references):
+    """A later webhook refused the VMI and its owner corrected it: once the API server can no longer be waiting for the
+    first request, the second takes over, and nothing of the first is left."""
+    world.held("d1", "d2")
+    await start(world, [{"device": "d1"}, *TEMPLATE])
+    assert (await refused(world, references)).reason is Reason.DEVICE_ATTACHED
+    world.time.seconds += EXPIRED_SECONDS
+    await start(world, references)
+    world.binder.step()
+    attached = [d for d in world.cluster.devices() if d.attachment is not None]
+    assert len(attached) == len(references)
+    assert {device.attachment.request_id for device in attached} == {"request-2"}
+    others = [d for d in world.cluster.devices() if d.attachment is None]
+    assert all((d.phase, d.placement, d.bind_request) == ("Held", None, None) for d in others)
+    assert not any(d.template for d in others)
+
+
+async def test_b4_an_old_start_whose_vmi_is_there_after_all_keeps_its_devices(world):
+    """A GET decides, at the moment of taking over; the API server then says that the VMI exists."""
+    world.held("d1", "d2")
+    await start(world)
+    world.time.seconds += EXPIRED_SECONDS
+    writes = list(world.cluster.writes)
+    gets = []
+
+    def appears(verb, name):
+        if (verb, name) == ("get", "vm1"):
+            gets.append(name)
+            if len(gets) == 2:
+                world.cluster.put(VMI, vmi_body())
+
+    world.cluster.on_call = appears
+    assert (await refused(world, [{"device": "d2"}])).reason is Reason.DEVICE_ATTACHED
+    assert world.cluster.writes == writes
+
+
+async def test_b4_an_old_start_without_an_answer_gives_way(world):
+    world.held("d1", attachment={"vmiName": "vm1", "requestID": "r0"}, phase="Attached")
+    world.cluster.status("d1", {"bindRequest": {"id": "r0", "vmiName": "vm1", "setSize": 2}})
+    assert world.view.device(NS, "d1") is not None
+    world.time.seconds += EXPIRED_SECONDS
+    await start(world)
+    assert world.cluster.device("d1").attachment.request_id == "request-1"
+
+
+async def test_b5_b4_a_dry_run_after_an_old_start_writes_nothing(world):
+    world.held("d1", "d2")
+    await start(world, [{"device": "d1"}, *TEMPLATE])
+    world.time.seconds += EXPIRED_SECONDS
+    writes = list(world.cluster.writes)
+    _, patch = await start(world, [{"device": "d1"}, {"device": "d2"}], dry_run=True)
+    assert patch and world.cluster.writes == writes
+    assert world.starts[-1][2] == ["d1", "d2"]
 
 
 async def test_b4_an_answer_whose_node_no_longer_suits_the_vmi_is_not_taken(world):

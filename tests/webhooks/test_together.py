@@ -165,6 +165,29 @@ async def test_c16_b4_a_start_refused_by_a_later_webhook_is_given_back_after_the
     assert {body["status"]["phase"] for body in after.values()} == {"Held"}
 
 
+async def test_b4_a_start_refused_by_a_later_webhook_gives_way_to_its_correction(env):
+    """The VMI is corrected and refers to other devices: it starts once the first request has run out, long before the
+    attachment's grace time."""
+
+    async def refuse(review):
+        response = {"uid": review["request"]["uid"], "allowed": False, "status": {"message": "unknown disk"}}
+        return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": response}
+
+    env.cluster.admission.register(Webhook("zz-virt-api", refuse, (VMI.name,)))
+    with pytest.raises(Rejected, match="unknown disk"):
+        await start(env)
+    env.cluster.admission.unregister("zz-virt-api")
+    with pytest.raises(Rejected, match="earlier start"):
+        await start(env, references=["d1"])
+    await env.later(20)
+    await start(env, references=["d1"])
+    await env.settle()
+    found = devices(env)
+    assert sorted(found) == ["d1", "d2"], "the template went with the start that failed"
+    assert (found["d1"]["status"]["phase"], found["d2"]["status"]["phase"]) == ("Bound", "Held")
+    assert env.cluster.peek(VMI, NS, "vm1")["status"]["phase"] == "Running"
+
+
 async def test_w1_k2_a_tenant_can_neither_mark_nor_unguard_a_device(env):
     port = env.ecosystem.tenant_port
     marked = {
