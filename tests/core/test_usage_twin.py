@@ -63,6 +63,7 @@ class Story(World):
     def put(self, kind: Kind, item: Object, source: str = "watch") -> Object:
         if isinstance(item, Vmi):
             self.twin.listed(item)
+            self.twin.came(item, self.objects)
         return super().put(kind, item, source)
 
     def wait(self, seconds: int) -> None:

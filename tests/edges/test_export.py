@@ -22,7 +22,7 @@ from reconciler.billing.external_sort import ExternalSort
 from reconciler.core import snapshot
 from reconciler.core.fold import fold
 from reconciler.core.metering.usage_records import Record
-from reconciler.core.model.objects import DEVICE, KINDS, NODE, POD, VMI
+from reconciler.core.model.objects import DEVICE, KINDS, NODE, POD, VMI, Device
 from reconciler.core.state.placement_state import PlacementState
 from tests.core.test_usage_twin import SETTLE, Story, check_no_overlap, play, used
 from tests.core.world import NS, R
@@ -468,3 +468,41 @@ def test_u1_states_of_a_lost_and_returned_device() -> None:
     world.wait(70)
     states = Counter(str(one.state) for one in export(journal_of(world.entries)))
     assert states["lost"] == 1 and states["bound"] == 2 and not states["raw"], states
+
+
+# Starts whose VMI never comes (W7)
+
+
+def test_w7_a_start_whose_vmi_never_comes_is_billed_as_held_and_its_template_to_nobody() -> None:
+    """W7: a forged review, or a start that a later webhook refused; released after the grace period."""
+    world = story()
+    world.order("d1")
+    world.put(DEVICE, Device(name="t1", namespace=NS, uid="", class_name="a10", template=True, generation=1))
+    world.ask("ghost", "d1", "t1")
+    assert {world.device(name).phase for name in ("d1", "t1")} == {"Bound"}
+    world.wait(30)
+    assert [(one.name, str(one.state)) for one in export(journal_of(world.entries))] == [("d1", "held")]
+    world.wait(90)
+    assert world.state.device(NS, "t1") is None and world.device("d1").phase == "Held"
+    found = export(journal_of(world.entries))
+    assert {(one.name, str(one.state), one.vmi) for one in found} == {("d1", "held", "")}
+    assert sum(one.unit_milliseconds for one in found) == world.at - FIRST
+
+
+def test_w7_a_start_whose_vmi_comes_is_billed_as_bound_since_its_placement() -> None:
+    """W7, U1: nothing of the wait is lost, whether the export is made before or after."""
+    world = story()
+    world.order("d1")
+    world.put(DEVICE, Device(name="t1", namespace=NS, uid="", class_name="a10", template=True, generation=1))
+    world.wait(10)
+    placed = world.at
+    world.ask("vm", "d1", "t1")
+    world.wait(20)
+    world.vmi("vm")
+    world.wait(5)
+    found = [(one.name, str(one.state), one.start, one.end) for one in export(journal_of(world.entries))]
+    assert sorted(found) == [
+        ("d1", "bound", placed, world.at),
+        ("d1", "held", FIRST, placed),
+        ("t1", "bound", placed, world.at),
+    ]

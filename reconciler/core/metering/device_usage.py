@@ -23,6 +23,14 @@ class Attributes(NamedTuple):
     tenants: tuple[str, ...]
 
 
+class Start(NamedTuple):
+    """What a device is attached for. `claimed`: the VMI has appeared, or there is no attachment. `template`: the device
+    was made for this start."""
+
+    claimed: bool
+    template: bool
+
+
 class Step(NamedTuple):
     """From `moment` on the device uses `what`; None: nothing."""
 
@@ -53,10 +61,12 @@ def _since_conditions(device: Device) -> int:
     return 0 if held is None or not accepted(device) else held.last_transition_time
 
 
-def steps(before: Device | None, span: Span | None, now: Device, filed: Attributes, at: int, gap: int) -> list[Step]:
+def steps(
+    before: Device | None, span: Span | None, now: Device, filed: Attributes, at: int, gap: int, start: Start
+) -> list[Step]:
     """Usage changes from a device's new value. `before`, `span`: the last value and its open span. `at`: the time
     of the entry, `gap`: until when the journal was unbroken (ms)."""
-    state = _state(now)
+    state = _state(now, start)
     if state is None:
         return [] if span is None else [Step(_moment_of(now, now.phase_since, at, span), None)]
     what = _what(now, state, span, filed)
@@ -66,7 +76,7 @@ def steps(before: Device | None, span: Span | None, now: Device, filed: Attribut
         placed = Moment(now.placement.since).not_before(span.start.at)
         made.append(Step(placed, _with_state(what, UsageState.BOUND)))
     if span is not None and span.what == what:
-        if before is None or not _anew(before, now):
+        if before is None or state is UsageState.HELD or not _anew(before, now):
             return []
         return [Step(between(since, max(span.start.at, gap), since), what)]
     if span is not None and not made and not _direct(span.what, what):
@@ -74,9 +84,13 @@ def steps(before: Device | None, span: Span | None, now: Device, filed: Attribut
     return [*made, Step(_moment_of(now, since, at, span), what)]
 
 
-def _state(device: Device) -> UsageState | None:
+def _state(device: Device, start: Start) -> UsageState | None:
+    """What a device's units are doing. A start whose VMI has not appeared uses nothing (W7): a held device stays held,
+    a template of the start is nobody's. Once it appears, its use is dated back to the placement."""
     if not accepted(device):
         return None
+    if device.placement is not None and not start.claimed:
+        return None if start.template else UsageState.HELD
     if device.phase == Phase.LOST:
         return UsageState.LOST
     if device.phase == Phase.BOUND:

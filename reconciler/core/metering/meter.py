@@ -114,6 +114,9 @@ class Meter:
                 self._raw.vanish(state, uid, self._removal(state, event, uid))
         elif kind == VMI.name:
             self._raw.judge_launchers(state, (namespace, name))
+            for device in state.devices_of_vmi(namespace, name):
+                if device.uid not in state.pending:
+                    self._confirm(state, device, again=True)
 
     def _begin(self, state: Facts) -> None:
         """All kinds are listed: attribute earlier observations and evaluate pods."""
@@ -176,15 +179,15 @@ class Meter:
             return Removal((event.seen, event.last_seen or proven))
         return Removal((False, proven))
 
-    def _confirm(self, state: Facts, device: Device) -> None:
-        """Record a value the API server holds (never an assumed one)."""
+    def _confirm(self, state: Facts, device: Device, *, again: bool = False) -> None:
+        """Record a value the API server holds (never an assumed one). `again`: its VMI may have appeared."""
         mark = self._devices.get(device.uid)
         seen = device_usage.slim(device)
-        if mark is not None and mark.seen == seen:
+        if mark is not None and mark.seen == seen and not again:
             return
         before, span = (None, None) if mark is None else (mark.seen, mark.span)
         filed = self._filing.of(state, device.class_name, device.namespace)
-        for step in device_usage.steps(before, span, seen, filed, state.now, self._gap):
+        for step in device_usage.steps(before, span, seen, filed, state.now, self._gap, _start_of(state, device)):
             if step.what is None:
                 assert mark is not None
                 self._close(mark, step.moment.not_before(mark.span.start.at))
@@ -260,6 +263,14 @@ class Meter:
         self._names = state.effective_names
         state.touched.clear()
         state.landed.clear()
+
+
+def _start_of(state: Facts, device: Device) -> device_usage.Start:
+    """The start a device is attached for, and whether its VMI has appeared."""
+    if device.attachment is None:
+        return device_usage.Start(claimed=True, template=device.template)
+    claimed = state.seen_vmis.get(device.uid, "").startswith(f"{device.attachment.request_id}/")
+    return device_usage.Start(claimed=claimed, template=device.template)
 
 
 def _owner(device: Device) -> Owner | None:

@@ -21,10 +21,19 @@ class Twin:
     def __init__(self) -> None:
         self.seconds: list[tuple[int, list[Object]]] = []
         self.launchers: dict[str, str] = {}
+        self.claimed: set[tuple[str, str]] = set()
 
     def listed(self, vmi: Vmi) -> None:
         """What a VMI lists, if only for a moment between two seconds."""
         self.launchers.update(dict.fromkeys(vmi.active_pods, vmi.name))
+
+    def came(self, vmi: Vmi, objects: Mapping[tuple[str, str, str], Object]) -> None:
+        """A VMI appears: the starts that its devices are attached for are no longer in the air (W7)."""
+        for device in objects.values():
+            if not isinstance(device, Device) or device.attachment is None or vmi.final:
+                continue
+            if (device.namespace, device.attachment.vmi_name) == (vmi.namespace, vmi.name):
+                self.claimed.add((device.uid, device.attachment.request_id))
 
     def sample(self, at: int, objects: Mapping[tuple[str, str, str], Object]) -> None:
         self.seconds.append((at, list(objects.values())))
@@ -52,6 +61,9 @@ class Twin:
                     "Lost": "lost",
                     "Releasing": "bound" if device.placement else "",
                 }.get(device.phase, "")
+                start = "" if device.attachment is None else device.attachment.request_id
+                if state and device.placement is not None and start and (device.uid, start) not in self.claimed:
+                    state = "" if device.template else "held"
                 if state:
                     found[(device.uid, _resource(objects, device.class_name), state)] += device.count
         return found
