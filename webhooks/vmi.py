@@ -16,11 +16,22 @@ import msgspec
 from reconciler.core.model.objects import Constraints, Requirement, Term, Toleration
 from reconciler.core.model.quantities import QuantityError, quantity, whole_bytes
 from reconciler.core.model.references import Reference, ReferencesError, parse_references
-from reconciler.core.model.vocabulary import DEVICES_ANNOTATION, DEVICES_LABEL, Reason
+from reconciler.core.model.vocabulary import (
+    ARCHITECTURE_LABEL,
+    CPU_MODEL_LABEL_PREFIX,
+    DEDICATED_CPU_LABEL,
+    DEVICES_ANNOTATION,
+    DEVICES_LABEL,
+    TRUE,
+    Reason,
+)
 from webhooks.review import Denied, pointer
 
 ENTRY_PREFIX = "gpu-binder-"
 _OUR_ENTRY = re.compile(rf"{ENTRY_PREFIX}\d+-\d+(-x+)?")
+
+HOST_CPU_MODELS = ("host-model", "host-passthrough")
+"""CPU models that KubeVirt takes from whatever node the launcher runs on."""
 
 Quantity = str | int | float
 
@@ -63,6 +74,12 @@ class _Toleration(msgspec.Struct, frozen=True):
 
 class _Memory(msgspec.Struct, frozen=True):
     guest: Quantity | None = None
+    hugepages: dict[str, Any] | None = None
+
+
+class _Cpu(msgspec.Struct, frozen=True, rename="camel"):
+    model: str | None = None
+    dedicated_cpu_placement: bool | None = None
 
 
 class _Resources(msgspec.Struct, frozen=True):
@@ -76,6 +93,7 @@ class _Devices(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Domain(msgspec.Struct, frozen=True):
+    cpu: _Cpu | None = None
     memory: _Memory | None = None
     resources: _Resources | None = None
     devices: _Devices | None = None
@@ -85,6 +103,7 @@ class _Spec(msgspec.Struct, frozen=True, rename="camel"):
     node_selector: dict[str, str] | None = None
     affinity: _Affinity | None = None
     tolerations: tuple[_Toleration, ...] | None = None
+    architecture: str | None = None
     domain: _Domain | None = None
 
 
@@ -132,7 +151,7 @@ def constraints_of(vmi: VmiManifest) -> Constraints:
     affinity = vmi.spec.affinity and vmi.spec.affinity.node_affinity
     required = affinity.required if affinity else None
     return Constraints(
-        node_selector=vmi.spec.node_selector or {},
+        node_selector=_node_selector(vmi),
         terms=None if required is None else tuple(_term(t) for t in required.node_selector_terms or ()),
         tolerations=tuple(
             Toleration(t.key or "", t.operator or "Equal", t.value or "", t.effect or "")
@@ -149,15 +168,36 @@ def _term(term: _Term) -> Term:
     )
 
 
+def _node_selector(vmi: VmiManifest) -> dict[str, str]:
+    """The labels that KubeVirt selects the launcher's node by: the VMI's own, and those that follow from its
+    architecture, its CPU model and dedicated CPUs (P2). A model taken from the host asks for no label."""
+    cpu = vmi.domain.cpu or _Cpu()
+    labels = {ARCHITECTURE_LABEL: vmi.spec.architecture.lower()} if vmi.spec.architecture else {}
+    labels |= vmi.spec.node_selector or {}
+    if cpu.dedicated_cpu_placement:
+        labels[DEDICATED_CPU_LABEL] = TRUE
+    if cpu.model and cpu.model not in HOST_CPU_MODELS:
+        labels[f"{CPU_MODEL_LABEL_PREFIX}{cpu.model}"] = TRUE
+    return labels
+
+
 def _memory(domain: _Domain) -> int:
-    """Guest memory in bytes, else the memory request; 0 if neither is set."""
-    guest = domain.memory.guest if domain.memory is not None else None
-    field = "spec.domain.memory.guest"
-    if guest is None:
-        field = "spec.domain.resources.requests.memory"
-        guest = ((domain.resources or _Resources()).requests or {}).get("memory", 0)
+    """Bytes of memory that the manifest makes KubeVirt request (P2): the request, else the limit, else the guest's
+    memory; 0 if none is set. What the guest has on hugepages is no memory of the node's, only what is requested
+    beyond it."""
+    resources, memory = domain.resources or _Resources(), domain.memory or _Memory()
+    guest = _bytes(memory.guest, "spec.domain.memory.guest")
+    requested = _bytes((resources.requests or {}).get("memory"), "spec.domain.resources.requests.memory")
+    limit = _bytes((resources.limits or {}).get("memory"), "spec.domain.resources.limits.memory")
+    asked = requested or limit or guest
+    if memory.hugepages is not None:
+        return max(0, asked - guest) if guest else 0
+    return asked
+
+
+def _bytes(value: Quantity | None, field: str) -> int:
     try:
-        return max(0, whole_bytes(guest))
+        return 0 if value is None else max(0, whole_bytes(value))
     except QuantityError as error:
         raise Denied(Reason.MALFORMED_REVIEW, f"{field}: {error}") from None
 

@@ -212,12 +212,12 @@ def test_p2_affinity_names_what_each_term_lacks() -> None:
     [
         (0, -5, 0, ""),
         (4 * GIB, 4 * GIB, 0, ""),
-        (4 * GIB, 4 * GIB - 1, 1, "lacks 1 byte of memory: the guest needs 4.0 GiB"),
-        (GIB, -GIB, 2 * GIB, "lacks 2.0 GiB of memory: the guest needs 1.0 GiB, 0 bytes are free"),
+        (4 * GIB, 4 * GIB - 1, 1, "lacks 1 byte of memory: the VM needs 4.0 GiB"),
+        (GIB, -GIB, 2 * GIB, "lacks 2.0 GiB of memory: the VM needs 1.0 GiB, 0 bytes are free"),
         (GIB, GIB - (5 << 19), 5 << 19, "lacks 2.5 MiB of memory"),
     ],
 )
-def test_p2_guest_memory(asked: int, free: int, missing: int, told: str) -> None:
+def test_p2_memory_that_is_missing_is_told(asked: int, free: int, missing: int, told: str) -> None:
     unfit = why_not(node(), Constraints(memory=asked), free)
     assert (0 if unfit is None else unfit.missing) == missing
     if unfit is not None:

@@ -130,8 +130,61 @@ async def test_p2_what_the_vmi_asks_of_its_node_stands_in_the_request(world):
     assert constraints.node_selector == {"zone": "a"}
     assert constraints.terms == (Term((Requirement("rack", "In", ("r1",)),)), Term())
     assert constraints.tolerations == (Toleration("gpu", "Exists"),)
-    assert constraints.memory == 4 * 2**30
+    assert constraints.memory == 2**30, "what KubeVirt requests, not what the guest sees"
     assert world.starts[0][4] == constraints
+
+
+GI = 2**30
+
+
+@pytest.mark.parametrize(
+    ("domain", "memory"),
+    [
+        ({}, 0),
+        ({"memory": {"guest": "4Gi"}}, 4 * GI),
+        ({"memory": {"guest": "20Gi"}, "resources": {"requests": {"memory": "2Gi"}}}, 2 * GI),
+        ({"memory": {"guest": "20Gi"}, "resources": {"limits": {"memory": "24Gi"}}}, 24 * GI),
+        ({"memory": {"guest": "20Gi", "hugepages": {"pageSize": "1Gi"}}}, 0),
+        (
+            {
+                "memory": {"guest": "4Gi", "hugepages": {"pageSize": "2Mi"}},
+                "resources": {"requests": {"memory": "6Gi"}},
+            },
+            2 * GI,
+        ),
+        ({"memory": {"hugepages": {"pageSize": "2Mi"}}, "resources": {"requests": {"memory": "6Gi"}}}, 0),
+    ],
+    ids=["none", "guest", "request", "limit", "hugepages", "beyond the hugepages", "all on hugepages"],
+)
+async def test_p2_memory_is_what_kubevirt_requests_for_the_manifest(world, domain, memory):
+    world.held("d1")
+    await start(world, body=vmi_body(references=ONE, domain=domain))
+    assert world.cluster.device("d1").bind_request.constraints.memory == memory
+
+
+@pytest.mark.parametrize(
+    ("spec", "labels"),
+    [
+        ({"domain": {"cpu": {"dedicatedCpuPlacement": True, "cores": 4}}}, {"cpumanager": "true"}),
+        ({"domain": {"cpu": {"model": "EPYC"}}}, {"cpu-model.node.kubevirt.io/EPYC": "true"}),
+        ({"domain": {"cpu": {"model": "host-model"}}}, {}),
+        ({"domain": {"cpu": {"model": "host-passthrough", "dedicatedCpuPlacement": False}}}, {}),
+        ({"architecture": "ARM64"}, {"kubernetes.io/arch": "arm64"}),
+        ({"architecture": "amd64", "nodeSelector": {"kubernetes.io/arch": "arm64"}}, {"kubernetes.io/arch": "arm64"}),
+        (
+            {"domain": {"cpu": {"model": "EPYC"}}, "nodeSelector": {"zone": "a"}},
+            {
+                "zone": "a",
+                "cpu-model.node.kubevirt.io/EPYC": "true",
+            },
+        ),
+    ],
+    ids=["dedicated", "model", "host-model", "host-passthrough", "architecture", "own selector", "beside a selector"],
+)
+async def test_p2_the_labels_that_kubevirt_selects_on_are_asked_of_the_node(world, spec, labels):
+    world.held("d1")
+    await start(world, body=vmi_body(references=ONE, **spec))
+    assert world.cluster.device("d1").bind_request.constraints.node_selector == labels
 
 
 async def test_p2_memory_comes_from_the_requests_where_no_guest_memory_stands(world):

@@ -1,6 +1,6 @@
 """Whether a node may run a VMI, by the rules kube-scheduler will apply to its launcher (P2).
 
-Owns readiness, cordons, node selectors, required node affinity, taints and guest memory. Knows nothing of
+Owns readiness, cordons, node selectors, required node affinity, taints and memory. Knows nothing of
 GPUs: `placement` combines this with a node's free units. A binding that kube-scheduler would refuse is worse
 than waiting (C26), so a constraint that the Kubernetes API would not accept matches no node here.
 """
@@ -66,7 +66,7 @@ def why_not(node: Node, constraints: Constraints, memory_free: int) -> Unfit | N
         if node.labels.get(key) != value:
             return Unfit(
                 Misfit.NODE_SELECTOR,
-                f"node {node.name} {_label(node.labels, key)}, the VM's nodeSelector asks for {key}={value}",
+                f"node {node.name} {_label(node.labels, key)}, the VM asks for {key}={value}",
                 key=key,
             )
     if constraints.terms is not None and not matches(node, constraints.terms):
@@ -82,7 +82,7 @@ def why_not(node: Node, constraints: Constraints, memory_free: int) -> Unfit | N
     if constraints.memory > 0 and missing > 0:
         return Unfit(
             Misfit.MEMORY,
-            f"node {node.name} lacks {_size(missing)} of memory: the guest needs {_size(constraints.memory)}, "
+            f"node {node.name} lacks {_size(missing)} of memory: the VM needs {_size(constraints.memory)}, "
             f"{_size(max(0, memory_free))} are free",
             missing=missing,
         )
