@@ -81,7 +81,8 @@ def provided(server, running):
             server.delete(kind, name, TENANT)
     wait_until(lambda: not server.exists("GPUDevice", "training", TENANT), "the device is gone")
     server.delete("GPUClass", "a10")
-    server.delete("HelmRelease", TENANT, ROOT_TENANT)
+    for name in (TENANT, ROOT_TENANT):
+        server.delete("HelmRelease", name, ROOT_TENANT)
 
 
 def test_N2_U3_the_readme_leads_from_an_empty_cluster_to_a_billed_hour(server, provided, bash):
