@@ -83,6 +83,16 @@ class ReportSilenced(Event, frozen=True):
     node: str
 
 
+class HistoryReplaced(Event, frozen=True):
+    """The API server's data is another than before: its versions went back (etcd restored from a backup) or it is
+    another cluster. Shown by a consistent read of `kind`: version `found` where `known` had been seen. Everything is
+    observed anew, and nothing was observed between the last entry and this one (U2)."""
+
+    kind: str
+    known: str
+    found: str
+
+
 class TimeReached(Event, frozen=True):
     """A deadline the model asked for has passed; the entry's time is the new now."""
 
@@ -170,6 +180,7 @@ EVENTS: dict[str, type[Event]] = {
         ObjectDeleted,
         KindListed,
         ReportSilenced,
+        HistoryReplaced,
         TimeReached,
         LeadershipAcquired,
         LeadershipLost,

@@ -2,7 +2,7 @@
 
 Turns lists, watch lines and single reads into journal events, so that an idle cluster makes none (J3). Owns
 the order of facts: a deletion implied by absence, a new object under an old name, a read that overtook the watch, an
-agent's report that went stale. No I/O and no clock: callers pass times in.
+agent's report that went stale, a server whose versions went back. No I/O and no clock: callers pass times in.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class ObjectCache:
         self._reports: dict[str, Report] = {}
         self._silent: set[str] = set()
         self._unheard: set[str] = set()
+        self._highest = ""
 
     def seed(
         self,
@@ -71,6 +72,7 @@ class ObjectCache:
         `unreadable`: (address, uid, error)."""
         for item in items:
             self._known[(item.namespace, item.name)] = CachedObject(item.uid, item.resource_version, item)
+            self._saw(item.resource_version)
         for address, uid, error in unreadable:
             self._known[address] = CachedObject(uid, "", None, error)
         self._silent.update(name for name in silent if ("", name) in self._known)
@@ -79,12 +81,39 @@ class ObjectCache:
         """Mark a list as in progress: reads that complete before it may be newer."""
         self._read = set()
 
+    @property
+    def highest(self) -> str:
+        """The highest version seen so far, "" for none."""
+        return self._highest
+
+    def went_back(self, found: wire.Listed, highest: str) -> tuple[str, str] | None:
+        """(known, found) versions where a consistent list shows that the server's data was replaced: it is older than
+        `highest`, a version seen before it was asked for, or shows a known object at an older version."""
+        if _older(found.resource_version, highest):
+            return highest, found.resource_version
+        read = self._read or set()
+        for item in found.objects:
+            known = self._known.get((item.namespace, item.name))
+            if known is None or known.uid != item.uid or (item.namespace, item.name) in read:
+                continue
+            if self._read is not None and _older(item.resource_version, known.version):
+                return known.version, item.resource_version
+        return None
+
+    def start_anew(self) -> None:
+        """The server's data was replaced: no version known so far counts, and every object is told again."""
+        self._highest = ""
+        self._gone.clear()
+        self._reports.clear()
+        self._known = {address: CachedObject(known.uid, "") for address, known in self._known.items()}
+
     def listed(self, found: wire.Listed, now: float, last_seen: int, at: int = 0) -> bool:
         """Apply a complete list as of `found.resource_version`; returns whether it changed anything. `last_seen`:
         ms since the epoch, until when a missing object is known to have been there (U2). `at`: now in the same unit,
         by which an agent's report is judged; 0 takes every report as just written."""
         read = self._read or set()
         self._read = None
+        self._saw(found.resource_version)
         present = {(item.namespace, item.name) for item in found.objects}
         present.update((item.key.namespace, item.key.name) for item in found.unreadable)
         self._gone.intersection_update(item.uid for item in found.objects)
@@ -168,6 +197,10 @@ class ObjectCache:
                 self._silent.add(name)
                 self._emit(ReportSilenced(node=name))
 
+    def _saw(self, version: str) -> None:
+        if version.isdigit() and (not self._highest or _older(self._highest, version)):
+            self._highest = version
+
     def _age(self, report: GpuNode, at: int) -> float:
         """Seconds since a report was written, at least; 0 where its node's clock is ahead of ours."""
         return max(0.0, (at - report.reported_at) / 1000 - self._report_margin_seconds)
@@ -188,6 +221,7 @@ class ObjectCache:
         if isinstance(item, GpuNode):
             news |= self._reported(item, news, now, source)
         self._known[address] = CachedObject(item.uid, item.resource_version, item)
+        self._saw(item.resource_version)
         if news or source == "read":
             self._observed(item, source)
         return news

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from journal.events import Event, KindListed
+from journal.events import Event, HistoryReplaced, KindListed
 from reconciler.cluster.cache import ObjectCache
 from reconciler.cluster.port import Cluster, ClusterError, Expired, KindMissing, NotFound, Unavailable
 from reconciler.cluster.retry_policies import LIST_WATCH, Backoff
@@ -59,9 +59,11 @@ class Informer:
         report_margin_seconds: float = 0.0,
         selection: dict[str, str] | None = None,
         restarted: Callable[[str, str], None] | None = None,
+        replaced: Callable[[], None] | None = None,
     ) -> None:
         """`selection`: namespace, name and label_selector of the port's list and watch. `restarted`: called with kind
-        and reason whenever a list or watch has to be repeated."""
+        and reason whenever a list or watch has to be repeated. `replaced`: called when the server's data turns out to
+        be another than before, so that every informer starts anew."""
         self.kind = kind
         self.cache = ObjectCache(
             kind, emit, report_stale_seconds=report_stale_seconds, report_margin_seconds=report_margin_seconds
@@ -75,6 +77,9 @@ class Informer:
         self._timing = timing
         self._selection: dict[str, Any] = selection or {}
         self._restarted = restarted
+        self._replaced = replaced or self.start_anew
+        self._watching: asyncio.Task[None] | None = None
+        self._beginnings = 0
         self._backoff = Backoff(LIST_WATCH, timing.sleep, timing.jitter)
         self._version = ""
         self._absences = 0
@@ -98,7 +103,7 @@ class Informer:
             try:
                 if not self._version:
                     await self._list()
-                await self._watch()
+                await self._watch_until_replaced()
             except KindMissing as error:
                 await self._absent(error)
             except Expired as error:
@@ -112,6 +117,38 @@ class Informer:
                 if self._failures >= FAILURES_BEFORE_LIST:
                     self._version = ""
                 await self._pause(f"{type(error).__name__}: {error.message}", error)
+
+    def start_anew(self) -> None:
+        """The server's data was replaced: list again, whatever is under way."""
+        self._beginnings += 1
+        self._version = ""
+        self.listed = False
+        self.cache.start_anew()
+        if self._watching is not None:
+            self._watching.cancel()
+
+    async def _watch_until_replaced(self) -> None:
+        """One watch; given up where `start_anew` is called meanwhile."""
+        if not self._version:
+            return
+        self._watching = asyncio.ensure_future(self._watch())
+        try:
+            await asyncio.wait({self._watching})
+        finally:
+            watching, self._watching = self._watching, None
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        if not watching.cancelled():
+            watching.result()
+
+    def _check_history(self, found: wire.Listed, highest: str) -> bool:
+        """Whether the list shows the data that was known; otherwise it is told and everything starts anew."""
+        back = self.cache.went_back(found, highest)
+        if back is None:
+            return True
+        self._emit(HistoryReplaced(self.kind.name, *back))
+        self._replaced()
+        return False
 
     async def reread(self, namespace: str, name: str) -> None:
         """GET one object and emit its current version or its deletion. Raises the port's other errors."""
@@ -127,16 +164,22 @@ class Informer:
         """Take a consistent list alongside the watch and emit what it shows before returning. A new leader then knows
         every object an older one may have written to (J5). Raises the port's errors."""
         with self.cache.listing_alongside() as removed:
+            highest = self.cache.highest
             body = await self._cluster.list(self.kind, **self._selection)
             try:
                 found = wire.decode_list(self.kind, body)
             except wire.WireError as error:
                 raise Unavailable(str(error)) from error
+            if not self._check_history(found, highest):
+                raise Unavailable("the server's data was replaced; it is read again")
             self.cache.caught_up(found, removed, self._timing.timer(), self.last_seen)
 
     async def _list(self) -> None:
         self.cache.list_begins()
+        beginnings, highest = self._beginnings, self.cache.highest
         found = wire.decode_list(self.kind, await self._cluster.list(self.kind, **self._selection))
+        if beginnings != self._beginnings or not self._check_history(found, highest):
+            return
         news = self.cache.listed(found, self._timing.timer(), self.last_seen, self._timing.clock())
         if news or self.missing or not self.listed:
             self._emit(KindListed(kind=self.kind.name))
@@ -163,6 +206,9 @@ class Informer:
                 await close()
         if not spoke and self._timing.timer() - began < SHORT_WATCH_SECONDS:
             raise Unavailable("the watch ended as soon as it had begun")
+        if not spoke:
+            # A server whose versions went back sends no bookmark for a version it has not reached again.
+            self._version = ""
         self._recover()
 
     def _take(self, line: wire.Line) -> None:

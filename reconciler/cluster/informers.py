@@ -55,6 +55,7 @@ class Informers:
                 report_margin_seconds=report_margin_ms / 1000,
                 selection=selections.get(kind.name),
                 restarted=restarted,
+                replaced=self._start_anew,
             )
             for kind in KINDS.values()
         }
@@ -73,6 +74,10 @@ class Informers:
                 ),
                 state.silent if name == GPU_NODE.name else (),
             )
+
+    def _start_anew(self) -> None:
+        for informer in self.of.values():
+            informer.start_anew()
 
     @property
     def synced(self) -> bool:

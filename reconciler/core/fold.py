@@ -84,6 +84,16 @@ def _older(version: str, own: str) -> bool:
 
 def _started(state: PlacementState, event: events.ControllerStarted) -> None:
     state.identity = event.identity
+    _observe_anew(state)
+
+
+def _replaced(state: PlacementState, event: events.HistoryReplaced) -> None:
+    """No version of ours counts any more, and nothing is decided before every kind has been listed again."""
+    _observe_anew(state)
+    state.own_versions.clear()
+
+
+def _observe_anew(state: PlacementState) -> None:
     _stand_down(state)
     for key in sorted(state.pending):
         _revert(state, key, stale=True)
@@ -358,6 +368,7 @@ _BRANCHES: dict[type[events.Event], Callable[[PlacementState, Any], None]] = {
     events.ObjectDeleted: _deleted,
     events.KindListed: _listed,
     events.ReportSilenced: _silenced,
+    events.HistoryReplaced: _replaced,
     events.TimeReached: _time,
     events.LeadershipAcquired: _acquired,
     events.LeadershipLost: _lost_lead,

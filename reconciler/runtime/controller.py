@@ -249,7 +249,7 @@ class Controller:
                 self._end_term(f"watch stalled: {'; '.join(stalled)}")
                 continue
             if self._announced is not None and not self.state.leading and not self.loop.backlog:
-                self._end_term("another leader's fence was seen")
+                self._end_term("another leader's fence was seen, or the server's data was replaced")
             waits = self._announced is None and (self._term is None or self._term.done())
             if not stalled and waits and self.elector.epoch is not None and not self._stopping:
                 self._acquired(self.elector.epoch)

@@ -536,6 +536,26 @@ def test_R10_an_object_that_becomes_unreadable_keeps_its_identity() -> None:
     assert summary(told[2]) == "deleted d u1"
 
 
+def test_J5_a_consistent_list_shows_that_versions_went_back() -> None:
+    seen, told = cache()
+    seen.list_begins()
+    seen.listed(listing("20", device(version="15")), 0.0, 0)
+    seen.list_begins()
+    assert seen.went_back(listing("20", device(version="15")), seen.highest) is None
+    assert seen.went_back(listing("19", device(version="15")), seen.highest) == ("20", "19")
+    assert seen.went_back(listing("30", device(version="14")), seen.highest) == ("15", "14"), "a known uid"
+    assert seen.went_back(listing("30", device(version="14", uid="u2")), seen.highest) is None, "another object"
+    seen.read(("tenant-a", "d"), wire.decode_object(DEVICE, device(version="40")), 0.0, 0)
+    assert seen.went_back(listing("30", device(version="25")), "20") is None, "a read overtook the list"
+    seen.start_anew()
+    told.clear()
+    seen.list_begins()
+    seen.listed(listing("10", device(version="9")), 0.0, 0)
+    assert [summary(event) for event in told] == ["list d u1"]
+    seen.watched(line("MODIFIED", device(version="11")), 0.0, 0)
+    assert seen.highest == "11"
+
+
 def report(at: str, name: str = "n1", **function: Any) -> Any:
     functions = [{"id": "0000:3b:00.0", "kind": "Physical", "resourceName": "nvidia.com/A", "healthy": True} | function]
     body = {

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from journal.events import HistoryReplaced
 from journal.store import MemoryJournal
+from reconciler.cluster.memory import Fault
 from reconciler.core.model.objects import DEVICE, Function
 from reconciler.demo.environment import Environment
 
@@ -21,7 +25,9 @@ async def cluster() -> Environment:
     await env.ecosystem.tenant("a")
     await env.add_replica(MemoryJournal(), "r0")
     await env.later(3)
-    assert await env.do(env.ecosystem.vmi("tenant-a", "vm", [{"className": "a10", "count": 4}]))
+    await env.do(env.ecosystem.order("tenant-a", "d", "a10", 4))
+    await env.later(1)
+    assert await env.do(env.ecosystem.vmi("tenant-a", "vm", ["d"]))
     await env.later(5)
     return env
 
@@ -55,6 +61,48 @@ def test_p4_a_stale_report_takes_no_device_from_a_vm_after_a_restart_without_jou
         assert phases(env) == ["Lost"]
         await env.later(125)
         assert phases(env) == ["Bound"], "silent again, and the kubelet serves four"
+        await env.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("when", ["running", "restarted", "restarted on an empty journal"])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_j5_a_restored_etcd_is_read_anew(when: str, ahead: bool) -> None:
+    """Versions go back, `ahead`: but are beyond the old ones when they are read again."""
+
+    async def story() -> None:
+        env = await cluster()
+        backup = env.cluster.backup()
+        await env.do(env.ecosystem.stop("tenant-a", "vm"))
+        await env.later(60)
+        assert await env.do(env.ecosystem.vmi("tenant-a", "vm2", ["d"]))
+        await env.later(30)
+        (replica,) = env.replicas
+        journal = replica.controller.journal
+        if when != "running":
+            await env.do(replica.kill())
+        env.cluster.faults = lambda call: Fault.UNAVAILABLE
+        env.cluster.watches.drop()
+        await env.later(5)
+        env.cluster.restore(backup)
+        env.cluster.faults = None
+        for number in range(200 if ahead else 0):
+            await env.ecosystem.namespace("busy", {"number": str(number)})
+        if when != "running":
+            await env.add_replica(journal if when == "restarted" else MemoryJournal(), "r1")
+        await env.later(300)
+        assert env.leader is not None
+        (device,) = env.cluster.peek_all(DEVICE)
+        mirrored = next(iter(env.leader.state.all_devices()))
+        assert mirrored.resource_version == device["metadata"]["resourceVersion"]
+        assert mirrored.attachment.vmi_name == "vm"
+        await env.do(env.ecosystem.stop("tenant-a", "vm"))
+        await env.later(60)
+        assert phases(env) == ["Held"], "the binder writes to restored objects"
+        assert await env.do(env.ecosystem.vmi("tenant-a", "vm3", ["d"]))
+        told = [entry for entry in env.leader.controller.journal.read() if isinstance(entry.event, HistoryReplaced)]
+        assert len(told) == (when != "restarted on an empty journal")
         await env.close()
 
     asyncio.run(story())

@@ -17,7 +17,7 @@ from reconciler.cluster.memory.admission import Admission, Identity
 from reconciler.cluster.memory.collector import Collector
 from reconciler.cluster.memory.faults import Call, FaultInjector, Faults, Held
 from reconciler.cluster.memory.json_objects import labels_of, parse_selector, selects
-from reconciler.cluster.memory.store import Store, Stored, Written
+from reconciler.cluster.memory.store import Backup, Store, Stored, Written
 from reconciler.cluster.memory.verbs import Verbs
 from reconciler.cluster.memory.watching import Selection, Watches
 from reconciler.cluster.port import Preconditions
@@ -186,6 +186,15 @@ class MemoryCluster(MemoryPort):
     def compact(self) -> None:
         """Discard all past versions: a watch from an earlier version is `Expired` (N7)."""
         self.store.compact()
+
+    def backup(self) -> Backup:
+        """A copy of all data."""
+        return self.store.backup()
+
+    def restore(self, backup: Backup) -> None:
+        """Restore a backup of this cluster: its versions go back, and every watch breaks."""
+        self.store.restore(backup)
+        self.watches.drop()
 
     def uninstall_kind(self, kind: Kind) -> None:
         """Remove a kind with all its objects; its watches end and its verbs raise `KindMissing` (N8)."""

@@ -71,6 +71,14 @@ class Written(msgspec.Struct, frozen=True):
     version: str
 
 
+class Backup(msgspec.Struct, frozen=True):
+    """A copy of everything etcd holds."""
+
+    version: int
+    objects: dict[str, dict[tuple[str, str], Stored]]
+    uids: dict[str, Key]
+
+
 class Listener(Protocol):
     kind: Kind
 
@@ -193,6 +201,20 @@ class Store:
         for kind in self._objects:
             self._forgotten[kind] = self.version
         self._history.clear()
+
+    def backup(self) -> Backup:
+        """A snapshot of the data, as etcdctl takes it."""
+        objects = {kind: dict(found) for kind, found in self._objects.items()}
+        return Backup(self.version, objects, dict(self.uids))
+
+    def restore(self, backup: Backup) -> None:
+        """Go back to a backup: versions count on from there, and watches can only start from now on. The caller ends
+        the streams, as the API server restarts with it."""
+        self.version = backup.version
+        self._objects = {kind: dict(found) for kind, found in backup.objects.items()}
+        self.uids = dict(backup.uids)
+        self.loosened = True
+        self.compact()
 
     def uninstall(self, kind: Kind) -> None:
         """Remove the kind and all its objects (N8)."""

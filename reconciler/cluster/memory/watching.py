@@ -86,7 +86,7 @@ class Watches:
         self._streams.append(stream)
         self._store.listeners.append(stream)
         try:
-            async for line in self._lines(stream, timeout_seconds, call):
+            async for line in self._lines(stream, timeout_seconds, call, resource_version):
                 yield line
         finally:
             self._streams.remove(stream)
@@ -104,7 +104,10 @@ class Watches:
             stream.offer(change)
         return stream
 
-    async def _lines(self, stream: Stream, timeout_seconds: float, call: Call) -> AsyncGenerator[bytes, None]:
+    async def _lines(
+        self, stream: Stream, timeout_seconds: float, call: Call, resource_version: str
+    ) -> AsyncGenerator[bytes, None]:
+        """A watch from a version the server does not have yet gets no bookmark before it has."""
         deadline = self._store.clock() + int(timeout_seconds * 1000)
         bookmark_at = self._store.clock() + BOOKMARK_INTERVAL_MS
         while True:
@@ -126,9 +129,11 @@ class Watches:
                 return
             now = self._store.clock()
             over = now >= deadline and not stream.silent
+            future = resource_version.isdigit() and int(resource_version) > self._store.version
             if (over or now >= bookmark_at) and not stream.silent:
                 bookmark_at = now + BOOKMARK_INTERVAL_MS
-                yield self._bookmark(stream.kind)
+                if not future:
+                    yield self._bookmark(stream.kind)
             if over:
                 return
             if not stream.lines or stream.silent:

@@ -35,11 +35,13 @@ class DeviceUsage(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=Tr
 
 class Memory(Model, frozen=True, kw_only=True):
     """The meter's own state, for a snapshot. `began`: time of the journal's first entry;
-    `gap`: until when it was unbroken before this process (ms)."""
+    `gap`: until when it was unbroken before this process or the server's data was replaced (ms). `seam`: that data is
+    being read; whatever it says of the time before `gap` was metered as it was seen then."""
 
     ready: bool
     began: int
     gap: int
+    seam: bool = False
     last_at: int
     devices: list[DeviceUsage]
     pods: list[PodUsage]
@@ -52,6 +54,7 @@ class Meter:
     def __init__(self) -> None:
         self.closed: list[Interval] = []
         self._began = self._gap = self._last_at = 0
+        self._seam = self._was_synced = False
         self._parked: list[Interval] = []
         self._devices: dict[str, DeviceUsage] = {}
         self._devices_of: dict[Owner, dict[str, None]] = {}
@@ -68,7 +71,10 @@ class Meter:
     def step(self, state: Facts, entry: Entry) -> None:
         """Advance over one folded entry. Drains `state.touched` and `state.landed`."""
         self.closed = []
-        if isinstance(entry.event, events.ControllerStarted):
+        if isinstance(entry.event, events.HistoryReplaced):
+            self._seam = True
+            self._gap = self._last_at if self._was_synced else self._gap
+        elif isinstance(entry.event, events.ControllerStarted):
             self._gap = self._last_at
         self._began = self._began or entry.at
         for device in state.landed:
@@ -84,6 +90,8 @@ class Meter:
             if changed:
                 self._raw.judge_all(state)
         self._last_at = entry.at
+        self._was_synced = state.synced
+        self._seam = self._seam and not state.synced
 
     def open(self, state: Facts, now: int) -> Iterator[Interval | Span]:
         """What is in use at `now` (ms, not before the last entry); of a pod that still runs also the intervals
@@ -109,7 +117,8 @@ class Meter:
             if pod is not None:
                 listed = isinstance(event, events.ObjectObserved) and event.source == "list"
                 proven = (self._last_at if state.synced else self._gap) if listed else None
-                self._raw.observe(state, pod, self._began, proven)
+                floor = self._seamed(Moment(0), state.now) if self._seam else None
+                self._raw.observe(state, pod, self._began, proven, floor)
             else:
                 self._raw.vanish(state, uid, self._removal(state, event, uid))
         elif kind == VMI.name:
@@ -188,21 +197,26 @@ class Meter:
         before, span = (None, None) if mark is None else (mark.seen, mark.span)
         filed = self._filing.of(state, device.class_name, device.namespace)
         for step in device_usage.steps(before, span, seen, filed, state.now, self._gap, _start_of(state, device)):
+            moment = self._seamed(step.moment, state.now)
             if step.what is None:
                 assert mark is not None
-                self._close(mark, step.moment.not_before(mark.span.start.at))
+                self._close(mark, moment.not_before(mark.span.start.at))
                 mark = None
             elif mark is None:
-                mark = DeviceUsage(seen=seen, span=Span(step.what, step.moment))
+                mark = DeviceUsage(seen=seen, span=Span(step.what, moment))
             else:
-                self._advance(mark, step.what, step.moment)
+                self._advance(mark, step.what, moment)
         if mark is not None:
             self._remember(mark, before, seen)
         since = device_usage.covers_since(before, seen, state.now)
         if since is not None:
             for one in (before, seen):
                 if one is not None:
-                    self._judge_launchers(state, one, since)
+                    self._judge_launchers(state, one, self._seamed(since, state.now))
+
+    def _seamed(self, moment: Moment, now: int) -> Moment:
+        """A moment that replaced data reports: not before the time until which the data before it was seen."""
+        return between(now, self._gap, now) if self._seam and moment.at < self._gap else moment
 
     def _advance(self, mark: DeviceUsage, what: What, moment: Moment) -> None:
         moment = moment.not_before(mark.span.start.at)
@@ -243,6 +257,7 @@ class Meter:
             ready=self.ready,
             began=self._began,
             gap=self._gap,
+            seam=self._seam,
             last_at=self._last_at,
             devices=[self._devices[uid] for uid in sorted(self._devices)],
             pods=self._raw.marks(),
@@ -253,6 +268,7 @@ class Meter:
         """Load an export for the restored state."""
         self._raw.ready = memory.ready
         self._began, self._gap, self._last_at = memory.began, memory.gap, memory.last_at
+        self._seam, self._was_synced = memory.seam, state.synced
         self._parked = list(memory.parked)
         for mark in memory.devices:
             self._remember(mark, None, mark.seen)

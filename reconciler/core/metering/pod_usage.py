@@ -19,7 +19,8 @@ from reconciler.core.model.objects import POD, Pod, Vmi
 class PodUsage(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     """One pod with an extended resource. `seen`: its last unfinished value. `vmi_uid`: the VMI that listed
     it, from its first moment (U1b). `orphan`: that VMI is gone and its devices with it, so nothing covers it. `judged`:
-    its raw use was evaluated once; `over`: its end is recorded and later observations change nothing."""
+    its raw use was evaluated once; `over`: its end is recorded and later observations change nothing; `floor`: it is
+    metered from then on only."""
 
     seen: Pod
     vmi_uid: str = ""
@@ -28,6 +29,7 @@ class PodUsage(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True)
     end: Moment | None = None
     judged: bool = False
     over: bool = False
+    floor: Moment | None = None
     lines: dict[str, Timeline] = {}
 
 

@@ -68,16 +68,16 @@ class RawMeter:
 
     # What happens to a pod
 
-    def observe(self, state: Facts, pod: Pod, began: int, proven: int | None) -> None:
+    def observe(self, state: Facts, pod: Pod, began: int, proven: int | None, floor: Moment | None = None) -> None:
         """A pod's new value. `began`: when the journal did (ms): what had finished by then is not metered, and whether
         a finished pod was a launcher cannot be determined. `proven`: ms until which a listed pod was observed; anything
-        later is inexact (U1b)."""
+        later is inexact (U1b). `floor`: when a pod that is new to the meter began at the earliest."""
         mark = self._pods.get(pod.uid)
         if not pod.requests or (mark is not None and mark.over):
             return
         if mark is None:
             unproven = pod.terminal and (pod.vmi_name != "" or pod.finished <= began)
-            mark = PodUsage(seen=pod_usage.slim(pod), over=unproven)
+            mark = PodUsage(seen=pod_usage.slim(pod), over=unproven, floor=floor)
             self.remember(mark)
         elif mark.seen.vmi_name != pod.vmi_name:
             self._forget(mark)
@@ -85,6 +85,8 @@ class RawMeter:
             self.remember(mark)
         mark.seen = pod_usage.slim(pod)
         start = pod_usage.began(pod)
+        if start is not None and mark.floor is not None and start.at < mark.floor.at:
+            start = mark.floor
         moved = None
         if mark.start is not None and start is not None and start != mark.start:
             moved = _earlier(mark.start, start)

@@ -112,6 +112,14 @@ class LogDecisions:
         match entry.event:
             case events.LeadershipAcquired(identity, epoch):
                 self._log.info("leader", identity=identity, epoch=epoch, seq=entry.seq)
+            case events.HistoryReplaced(kind, known, found):
+                self._log.error(
+                    "the API server's data was replaced",
+                    kind=kind,
+                    message=f"version {found} was read where {known} had been seen: etcd was restored from a backup, "
+                    "or this is another cluster. Everything is read again; usage at the seam is inexact",
+                    seq=entry.seq,
+                )
             case events.LeadershipLost(identity, why):
                 self._log.warning("no longer leader", identity=identity, why=why, seq=entry.seq)
             case events.ObjectUnreadable() as found:
