@@ -108,11 +108,7 @@ def set_aside(path: str, at: int) -> str:
 
     The caller holds the `WriterLock`. Nothing is ever overwritten or deleted (J6).
     """
-    moment = datetime.fromtimestamp(at / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
-    target, attempt = f"{path}.damaged-{moment}", 1
-    while any(os.path.lexists(target + suffix) for suffix in COMPANIONS):
-        attempt += 1
-        target = f"{path}.damaged-{moment}-{attempt}"
+    target = free_name(path, at)
     try:
         for suffix in COMPANIONS:
             if os.path.lexists(path + suffix):
@@ -120,6 +116,16 @@ def set_aside(path: str, at: int) -> str:
         sync_directory(path)
     except OSError as error:
         raise JournalError(f"damaged journal {path} cannot be set aside as {target}: {error}") from error
+    return target
+
+
+def free_name(path: str, at: int) -> str:
+    """The name for what is set aside at `at` (ms): `<path>.damaged-<UTC time>`, numbered where it is taken."""
+    moment = datetime.fromtimestamp(at / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
+    target, attempt = f"{path}.damaged-{moment}", 1
+    while any(os.path.lexists(target + suffix) for suffix in COMPANIONS):
+        attempt += 1
+        target = f"{path}.damaged-{moment}-{attempt}"
     return target
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from sqlite_utils import Database
 
-from journal import files, schema
+from journal import files, salvage, schema
 from journal.connection import Connection
 from journal.events import Entry, Event, UnknownEventError, decode, encode
 from journal.store import (
@@ -30,6 +30,8 @@ from journal.store import (
     Tail,
     no_such_entry,
     number,
+    snapshot_set_aside,
+    tail_set_aside,
 )
 
 FULL_CHECK_BYTES = 64 * 1024 * 1024
@@ -52,6 +54,10 @@ _INSERT = "INSERT INTO entries (seq, batch, at, kind, version, payload, crc) VAL
 _MOMENT = "SELECT batch, at FROM entries WHERE seq = ?1 UNION ALL SELECT batch, at FROM snapshots WHERE seq = ?1"
 
 
+_BATCH_BEFORE = "SELECT max(seq) FROM entries WHERE seq < ?1 AND batch != (SELECT batch FROM entries WHERE seq = ?1)"
+"""The last entry of the batch before an entry's; where that entry is missing, NULL."""
+
+
 class SqliteJournal:
     """A `Journal` in the file at `path`.
 
@@ -62,8 +68,14 @@ class SqliteJournal:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, readonly: bool = False, lock: files.WriterLock | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        readonly: bool = False,
+        lock: files.WriterLock | None = None,
+        check_entries: bool = True,
     ) -> None:
+        """`check_entries` False: the entries at the end are known to be unreadable in part."""
         self.path = os.fspath(path)
         self.readonly = readonly
         self._lock = None if readonly else lock or files.WriterLock(self.path)
@@ -72,28 +84,32 @@ class SqliteJournal:
             known = files.examine(self.path)
             if readonly and not known:
                 raise JournalError(f"there is no journal at {self.path}")
-            self._connection = Connection(self.path, readonly=readonly)
-            try:
-                self._prepare(known)
-                self._tail = self._check_health()
-                if not readonly:
-                    self._set_meta("writer", "open")
-                    self._connection.checkpoint()
-            except BaseException:
-                self._connection.close()
-                raise
+            self._open(known, check_entries)
         except BaseException:
             if self._lock is not None and lock is None:
                 self._lock.release()
             raise
 
+    def _open(self, known: bool, check_entries: bool) -> None:
+        self._connection = Connection(self.path, readonly=self.readonly)
+        try:
+            self._prepare(known)
+            self._tail = self._check_health(check_entries)
+            if not self.readonly:
+                self._set_meta("writer", "open")
+                self._connection.checkpoint()
+        except BaseException:
+            self._connection.close()
+            raise
+
     @classmethod
     def open_or_set_aside(cls, path: str | os.PathLike[str], *, at: int) -> tuple[SqliteJournal, str | None]:
-        """The writer's journal at `path`, and a message for the operator if an unusable file was renamed (J6).
+        """The writer's journal at `path`, and a message for the operator if something in it was unusable (J6).
 
-        A damaged, foreign or too new file is renamed to `<path>.damaged-<UTC time of at>` with its WAL, and a new
-        journal begins. `at` is now, in ms. Raises `JournalLocked`, or `JournalError` for a file system error; neither
-        justifies starting over without the history.
+        Where an entry near the end cannot be read, it and what follows are moved to a file of their own. A file that
+        is damaged, foreign or too new as a whole is renamed to `<path>.damaged-<UTC time of at>` with its WAL, and a
+        new journal begins. `at` is now, in ms. Raises `JournalLocked`, or `JournalError` for a file system error;
+        neither justifies starting over without the history.
         """
         name = os.fspath(path)
         lock = files.WriterLock(name)
@@ -101,6 +117,9 @@ class SqliteJournal:
             try:
                 return cls(name, lock=lock), None
             except (JournalDamaged, JournalForeign, JournalTooNew) as error:
+                if not isinstance(error, JournalForeign) and error.seq is not None:
+                    journal = cls(name, lock=lock, check_entries=False)
+                    return journal, journal.set_aside(error.seq, at=at, why=error.why)
                 target = files.set_aside(name, at)
                 return cls(name, lock=lock), str(type(error)(name, error.why, target))
         except BaseException:
@@ -210,6 +229,31 @@ class SqliteJournal:
         )
         return self._snapshot(rows[0]) if rows else None
 
+    def snapshots(self) -> list[int]:
+        """See `Journal.snapshots`."""
+        return [int(row[0]) for row in self._connection.rows("SELECT seq FROM snapshots ORDER BY seq")]
+
+    def set_aside(self, seq: int | None, *, at: int, why: str) -> str:
+        """See `Journal.set_aside`; what is taken out is in a file beside this one."""
+        with self._connection.mutex:
+            self._connection.check_writable()
+            if seq is None:
+                self._connection.close()
+                target = files.set_aside(self.path, at)
+                self._open(known=False, check_entries=True)
+                return str(JournalDamaged(self.path, why, target))
+            before = self._connection.rows(_BATCH_BEFORE, (seq,))[0][0]
+            first, last = seq if before is None else before + 1, self._tail.seq
+            target = salvage.move_tail(self._connection, first, at)
+            self._tail = self._load_tail()
+            self.mark(min(self.watched_until, self._tail.at))
+            return tail_set_aside(self.path, first, last, why, target)
+
+    def set_aside_snapshot(self, seq: int, *, at: int, why: str) -> str:
+        """See `Journal.set_aside_snapshot`."""
+        target = salvage.move_snapshot(self._connection, seq, at)
+        return snapshot_set_aside(self.path, seq, why, target)
+
     def prune(self, *, before_at: int | None = None, max_bytes: int | None = None) -> int:
         """See `Journal.prune`. Frees the space on disk in steps: an append in another thread waits for one step at
         most, and a crash in between leaves a journal that still replays."""
@@ -269,16 +313,19 @@ class SqliteJournal:
         if not known:
             files.sync_directory(self.path)
 
-    def _check_health(self) -> Tail:
+    def _check_health(self, check_entries: bool) -> Tail:
         """The tail, after an integrity check as thorough as `FULL_CHECK_BYTES` and `CHECKED_ENTRIES` allow."""
         if self.size_bytes <= FULL_CHECK_BYTES:
             verdict = self._connection.value("PRAGMA quick_check(1)")
             if verdict != "ok":
                 raise JournalDamaged(self.path, str(verdict))
-        newest, self._tail = self.nearest_snapshot(), self._load_tail()
-        if newest and self._tail.seq < newest.seq:
-            why = f"it ends at entry {self._tail.seq}, before its snapshot of entry {newest.seq}"
+        self._tail = self._load_tail()
+        newest = max(self.snapshots(), default=0)
+        if self._tail.seq < newest:
+            why = f"it ends at entry {self._tail.seq}, before its snapshot of entry {newest}"
             raise JournalDamaged(self.path, why)
+        if not check_entries:
+            return self._tail
         for _ in self._stream(max(self.first_seq, self._tail.seq + 1 - CHECKED_ENTRIES), self._tail.seq):
             pass
         return self._tail
@@ -301,7 +348,7 @@ class SqliteJournal:
                 raise JournalDamaged(self.path, "its check sum does not match", seq=seq)
             return Entry(seq, batch, at, decode(kind.decode(), version, payload))
         except UnknownEventError as error:
-            raise JournalTooNew(self.path, f"entry {seq}: {error}") from error
+            raise JournalTooNew(self.path, f"entry {seq}: {error}", seq=seq) from error
         except (TypeError, ValueError, LookupError, struct.error, msgspec.MsgspecError) as error:
             raise JournalDamaged(self.path, f"it cannot be decoded: {error}", seq=seq) from error
 

@@ -38,13 +38,14 @@ class JournalForeign(JournalError):
 
 
 class JournalTooNew(JournalError):
-    """A newer build wrote the file; nothing was written to it."""
+    """A newer build wrote the file; nothing was written to it. `seq`: the entry that only that build reads, None for
+    the file as a whole."""
 
-    def __init__(self, path: str, why: str, set_aside: str = "") -> None:
+    def __init__(self, path: str, why: str, set_aside: str = "", seq: int | None = None) -> None:
         super().__init__(
             f"journal {path} was written by a newer gpu-binder: {why}; read it with that build{_whereabouts(set_aside)}"
         )
-        self.path, self.why, self.set_aside = path, why, set_aside
+        self.path, self.why, self.set_aside, self.seq = path, why, set_aside, seq
 
 
 class JournalLocked(JournalError):
@@ -152,6 +153,19 @@ class Journal(Protocol):
         longer be reconstructed (J6)."""
         ...
 
+    def snapshots(self) -> list[int]:
+        """The entries with a snapshot, oldest first, whether it can be read or not."""
+        ...
+
+    def set_aside(self, seq: int | None, *, at: int, why: str) -> str:
+        """Take the entries from `seq` on and their snapshots out of the journal, the whole batch of `seq` among them;
+        None: everything, as the file cannot be read. `at`: now, in ms. Returns one sentence for the operator."""
+        ...
+
+    def set_aside_snapshot(self, seq: int, *, at: int, why: str) -> str:
+        """Take one snapshot out of the journal. Returns one sentence for the operator."""
+        ...
+
     def prune(self, *, before_at: int | None = None, max_bytes: int | None = None) -> int:
         """Delete the oldest entries up to a snapshot, which is kept: the newest one not after `before_at`, then newer
         ones until the rest fits `max_bytes`. Returns how many entries were deleted. Without a snapshot nothing is
@@ -170,6 +184,23 @@ class Journal(Protocol):
 def complete_until(journal: Journal) -> int:
     """Time (ms) up to which a journal is known to be complete: its last entry or its last mark; 0 without entries."""
     return max(journal.last_at, journal.watched_until)
+
+
+def tail_set_aside(path: str, first: int, last: int, why: str, where: str) -> str:
+    """What is told about entries that were taken out."""
+    return (
+        f"entries {first} to {last} of journal {path} cannot be read ({why}) and were set aside as {where}; everything "
+        f"before entry {first} is kept and can be exported, and the cluster is observed anew from there. To look at "
+        f"them: `sqlite-utils rows {where} entries`; to be rid of them, delete the file"
+    )
+
+
+def snapshot_set_aside(path: str, seq: int, why: str, where: str) -> str:
+    """What is told about a snapshot that was taken out."""
+    return (
+        f"the snapshot of entry {seq} of journal {path} cannot be read ({why}) and was set aside as {where}; an older "
+        "one or the first entry serves instead, and no entry is lost. The file may be deleted"
+    )
 
 
 def number(events: Sequence[Event], tail: Tail, *, at: int, batch: int) -> list[Entry]:
@@ -265,6 +296,32 @@ class MemoryJournal:
             if (seq is None or snapshot.seq <= seq) and (at is None or snapshot.at <= at):
                 return snapshot
         return None
+
+    def snapshots(self) -> list[int]:
+        self._check_open()
+        return [snapshot.seq for snapshot in self._snapshots]
+
+    def set_aside(self, seq: int | None, *, at: int, why: str) -> str:
+        self._check_open()
+        first = self.first_seq if seq is None else seq
+        while seq is not None and first > self.first_seq and self._batch(first - 1) == self._batch(seq):
+            first -= 1
+        last, index = self.last_seq, first - self.first_seq
+        self._snapshots = [snapshot for snapshot in self._snapshots if seq is not None and snapshot.seq < first]
+        self._bytes -= sum(self._sizes[index:])
+        del self._entries[index:], self._sizes[index:]
+        newest: Entry | Snapshot | None = self._entries[-1] if self._entries else self.nearest_snapshot()
+        self._tail = Tail() if newest is None else Tail(newest.seq, newest.batch, newest.at)
+        self.watched_until = min(self.watched_until, self._tail.at)
+        return tail_set_aside("in memory", first, last, why, "nothing")
+
+    def _batch(self, seq: int) -> int:
+        return self._entries[seq - self.first_seq].batch
+
+    def set_aside_snapshot(self, seq: int, *, at: int, why: str) -> str:
+        self._check_open()
+        self._snapshots = [snapshot for snapshot in self._snapshots if snapshot.seq != seq]
+        return snapshot_set_aside("in memory", seq, why, "nothing")
 
     def prune(self, *, before_at: int | None = None, max_bytes: int | None = None) -> int:
         self._check_open()

@@ -24,7 +24,7 @@ from reconciler.core.model.device_state import epoch_mark
 from reconciler.core.model.objects import DEVICE, Settings
 from reconciler.runtime.leader_election import LeaderElector
 from reconciler.runtime.loop import Loop, Observer
-from reconciler.runtime.restore import state_at
+from reconciler.runtime.recovery import recover
 
 WATCHDOG_SECONDS = 1.0
 MARK_SECONDS = 60.0
@@ -61,9 +61,10 @@ class Controller:
         restarted: Callable[[str, str], None] | None = None,
         snapshot_every: int = 20_000,
     ) -> None:
+        """Sets aside what it cannot read of the journal, a sentence for each part in `set_aside` (J6)."""
         times = lease_times or LeaseTimes()
         self.identity = identity
-        self.state = state_at(journal)
+        self.state, self.set_aside = recover(journal, at=timing.clock())
         self.journal = journal
         self._timing = timing
         self._settings = settings

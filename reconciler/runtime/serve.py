@@ -81,6 +81,8 @@ class Service:
             restarted=self.telemetry.watch_restarted,
             snapshot_every=options.snapshot_entries,
         )
+        for told in self.controller.set_aside:
+            log.error("journal set aside", message=told)
         self.admission = admission(
             self.controller.state,
             cluster,

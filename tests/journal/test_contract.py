@@ -247,3 +247,27 @@ def test_j1_whatever_was_appended_reads_back_equal_in_any_slice(
         end = None if until is None else max(until, 0)
         assert list(journal.read(after, until)) == appended[max(after, 0) : end]
     journal.close()
+
+
+def test_j6_entries_set_aside_take_their_batch_and_their_snapshots_along(journal: Journal) -> None:
+    for batch in (1, 2, 3):
+        journal.append([node(batch), node(batch)], at=batch * 10, batch=batch)
+        journal.snapshot(batch * 2, 0, b"state", build="b")
+    journal.mark(99)
+    assert journal.snapshots() == [2, 4, 6]
+    told = journal.set_aside(4, at=50, why="it is broken")
+    assert told.startswith("entries 3 to 6 of journal ") and "(it is broken)" in told
+    assert [entry.seq for entry in journal.read()] == [1, 2]
+    assert (journal.snapshots(), journal.last_batch, journal.last_at, journal.watched_until) == ([2], 1, 10, 10)
+    assert journal.append([node(9)], at=60, batch=2)[0].seq == 3
+    told = journal.set_aside_snapshot(2, at=70, why="of a newer build")
+    assert told.startswith("the snapshot of entry 2 of journal ") and "(of a newer build)" in told
+    assert (journal.snapshots(), journal.last_seq) == ([], 3)
+
+
+def test_j6_a_journal_set_aside_as_a_whole_begins_anew(journal: Journal) -> None:
+    journal.append([node(1)], at=10, batch=1)
+    journal.snapshot(1, 0, b"state", build="b")
+    assert "it is broken" in journal.set_aside(None, at=50, why="it is broken")
+    assert (list(journal.read()), journal.snapshots(), journal.last_seq) == ([], [], 0)
+    assert journal.append([node(1)], at=60, batch=1)[0].seq == 1

@@ -143,7 +143,6 @@ HARM: list[tuple[Callable[[Path], None], type[JournalError], str]] = [
     (forget_the_version, JournalDamaged, "schema version cannot be read"),
     (drop_the_entries, JournalDamaged, "no such table: entries"),
     (lose_the_last_entries, JournalDamaged, "ends at entry 590, before its snapshot of entry 600"),
-    (invent_a_kind_at_the_end, JournalTooNew, "entry 601: event CardExploded version 1 is not known"),
 ]
 
 
@@ -177,6 +176,59 @@ class TestHarm:
         journal, message = SqliteJournal.open_or_set_aside(path, at=NOON + 1)
         assert (journal.last_seq, message) == (1, None)
         journal.close()
+
+
+def change_an_entry_near_the_end(path: Path) -> None:
+    db = Database(path)
+    db.table("entries").update(595, {"payload": "{}"})
+    db.close()
+
+
+def lose_an_entry_near_the_end(path: Path) -> None:
+    db = Database(path)
+    db.table("entries").delete(595)
+    db.close()
+
+
+PART = [
+    (invent_a_kind_at_the_end, JournalTooNew, 601, "entry 601: event CardExploded version 1 is not known"),
+    (change_an_entry_near_the_end, JournalDamaged, 595, "its check sum does not match"),
+    (lose_an_entry_near_the_end, JournalDamaged, 595, "it is missing"),
+]
+
+
+@pytest.mark.parametrize(("harm", "error", "seq", "why"), PART, ids=[harm.__name__ for harm, *_ in PART])
+def test_j6_an_entry_near_the_end_is_set_aside_with_what_follows_and_the_rest_goes_on(
+    path: Path, harm: Callable[[Path], None], error: type[JournalError], seq: int, why: str
+) -> None:
+    entries = write(path)
+    harm(path)
+    with pytest.raises(error, match=why):
+        SqliteJournal(path, readonly=True)
+    journal, message = SqliteJournal.open_or_set_aside(path, at=NOON)
+    aside = Path(f"{path}.damaged-20251009T090000Z")
+    assert message is not None and message.startswith(f"entries {seq} to {max(600, seq)} of journal {path}")
+    assert why in message and f"set aside as {aside};" in message
+    assert list(journal.read()) == entries[: seq - 1]
+    assert journal.snapshots() == [taken for taken in (200, 400, 600) if taken < seq]
+    assert journal.append([node(1)], at=NOON, batch=700)[0].seq == seq
+    journal.close()
+    with sqlite3.connect(aside) as kept:
+        found = [row[0] for row in kept.execute("SELECT seq FROM entries ORDER BY seq")]
+    kept.close()
+    lost = {seq} if harm is lose_an_entry_near_the_end else set()
+    assert found == sorted(set(range(seq, max(600, seq) + 1)) - lost)
+
+
+def test_j6_a_journal_s_mark_does_not_outlive_the_entries_it_spoke_of(path: Path) -> None:
+    write(path)
+    with sqlite3.connect(path) as db:
+        db.execute("INSERT OR REPLACE INTO meta VALUES ('watched', '9000')")
+    db.close()
+    change_an_entry_near_the_end(path)
+    journal, _ = SqliteJournal.open_or_set_aside(path, at=NOON)
+    assert journal.watched_until == journal.last_at == 594
+    journal.close()
 
 
 def test_j6_a_wal_goes_aside_with_its_database(path: Path) -> None:

@@ -211,6 +211,7 @@ LONGER = {
     "reconciler.cluster.informers": "one informer and the set of them",
     "reconciler.runtime.leader_election": "one protocol",
     "journal.sqlite": "one file format",
+    "journal.store": "one protocol, its errors, and the journal in memory that shows what it means",
     "webhooks.binding": "one protocol: attach, wait, undo",
 }
 
