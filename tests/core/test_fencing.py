@@ -135,6 +135,24 @@ def test_j5_the_highest_epoch_is_that_of_devices_and_of_our_own_terms(mark: str)
     assert restored.highest_epoch == 9
 
 
+def test_j5_nothing_is_decided_before_every_fence_has_landed() -> None:
+    """An older leader's grant may still be under way to the device that is not fenced yet."""
+    world = unled(World().ready(("n1", 4)))
+    order(world, "d1")
+    order(world, "d2")
+    world.decisions.clear()
+    world.refuse_writes = True
+    world.tell(events.LeadershipAcquired("binder-0", 2, "2/binder-0"))
+    world.run()
+    assert [d.action for d in world.decisions] == [Action.FENCE, Action.FENCE]
+    world.land(*world.held_writes[0])
+    world.run()
+    assert [d.action for d in world.decisions if d.action is not Action.FENCE] == [], "one fence is still under way"
+    world.land(*world.held_writes[1])
+    world.run()
+    assert world.decisions[2:] and Action.FENCE not in {d.action for d in world.decisions[2:]}
+
+
 def test_j5_a_bound_set_that_agrees_is_not_touched_by_a_new_leader() -> None:
     world = World().ready(("n1", 2))
     world.order("d1")

@@ -6,10 +6,11 @@ import asyncio
 from typing import Any
 
 import msgspec
+import pytest
 
 from journal import events
 from journal.events import Event
-from reconciler.cluster.port import Conflict, Unavailable
+from reconciler.cluster.port import Conflict, Preconditions, Unavailable
 from reconciler.cluster.writer import ClusterWriter
 from reconciler.core.model.objects import DEVICE
 from reconciler.core.state.decisions import Action, Decision, Verb, Write
@@ -22,10 +23,16 @@ class SlowCluster:
 
     def __init__(self) -> None:
         self.sent: dict[str, asyncio.Future[bytes]] = {}
+        self.bodies: dict[str, Any] = {}
+        self.deleted: list[Preconditions | None] = []
 
     async def patch(self, kind: Any, namespace: str, name: str, body: Any, *, subresource: str = "") -> bytes:
+        self.bodies[name] = body
         self.sent[name] = asyncio.get_running_loop().create_future()
         return await self.sent[name]
+
+    async def delete(self, kind: Any, namespace: str, name: str, *, preconditions: Preconditions | None = None) -> None:
+        self.deleted.append(preconditions)
 
 
 def decision(action: Action, name: str, node: str, placement: dict[str, Any] | None) -> Decision:
@@ -104,6 +111,25 @@ async def test_j4_a_write_that_fails_as_nobody_foresaw_still_has_an_outcome() ->
     writes.cluster.sent["old"].set_result(b"<html>a proxy's error page</html>")
     await writes.writer.drain()
     assert isinstance(writes.outcomes[0], events.WriteConflicted)
+
+
+@pytest.mark.parametrize("verb", [Verb.STATUS, Verb.PATCH, Verb.DELETE])
+async def test_b6_a_write_carries_the_version_it_was_decided_on(verb: Verb) -> None:
+    """And the uid: a new object under the old name is another one (R10)."""
+    writes = Writes()
+    made = decision(Action.RELEASE, "d", "n1", None)
+    (write,) = made.writes
+    made = msgspec.structs.replace(
+        made, writes=(msgspec.structs.replace(write, verb=verb, uid="u7", resource_version="42"),)
+    )
+    writes.writer.send(1, made)
+    await writes.settle()
+    if verb is Verb.DELETE:
+        assert writes.cluster.deleted == [Preconditions(uid="u7", resource_version="42")]
+    else:
+        assert writes.cluster.bodies["d"]["metadata"] == {"uid": "u7", "resourceVersion": "42"}
+        writes.cluster.sent["d"].set_result(ANSWER)
+    await writes.writer.drain()
 
 
 async def test_n9_a_write_is_not_sent_again_before_retry_after_has_passed() -> None:
