@@ -35,6 +35,7 @@ def _move(connection: Connection, rows: dict[str, str], seq: int, at: int) -> st
         connection.raw.execute("ATTACH DATABASE ? AS aside", (target,))
         try:
             with connection.transaction():
+                connection.run("INSERT OR REPLACE INTO aside.meta SELECT * FROM main.meta WHERE key = 'schema_version'")
                 for table, which in rows.items():
                     connection.run(f"INSERT INTO aside.{table} SELECT * FROM main.{table} WHERE {which}", (seq,))
         finally:

@@ -35,7 +35,17 @@ def _entries_and_snapshots(db: Database) -> None:
 
 
 MIGRATIONS: list[Callable[[Database], None]] = [_entries_and_snapshots]
-"""Step N takes a file from schema version N to N + 1; a step is never changed once released."""
+"""Step N takes a file from schema version N to N + 1; a step is never changed once released. A version that only marks
+new kinds of events (`SINCE`) has an empty step once a later one changes tables."""
+
+
+SINCE = {"HistoryReplaced": 2}
+"""Kinds of events that came later, to the version that marks a file holding them. A file is raised to it with the first
+such entry, not before: until then the build before can go on with the file after a rollback, and afterwards it sets the
+file aside at once instead of failing somewhere within it."""
+
+READS = max(len(MIGRATIONS), *SINCE.values())
+"""The highest version this build reads."""
 
 
 def create(db: Database) -> None:
@@ -76,8 +86,8 @@ def version(db: Database, path: str) -> int:
         found = int(row[0])
     except (TypeError, ValueError) as error:
         raise JournalDamaged(path, "its schema version cannot be read") from error
-    if found > len(MIGRATIONS):
-        raise JournalTooNew(path, f"it has schema version {found}, this build knows up to {len(MIGRATIONS)}")
+    if found > max(len(MIGRATIONS), READS):
+        raise JournalTooNew(path, f"it has schema version {found}, this build knows up to {READS}")
     return found
 
 

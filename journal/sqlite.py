@@ -51,6 +51,7 @@ _ENTRY = "seq, batch, at, CAST(kind AS BLOB), version, CAST(payload AS BLOB), cr
 _SNAPSHOT = "seq, batch, at, CAST(build AS BLOB), payload, crc"
 _PAGE = f"SELECT {_ENTRY} FROM entries WHERE seq >= ? AND seq <= ? ORDER BY seq LIMIT {PAGE_ENTRIES}"
 _INSERT = "INSERT INTO entries (seq, batch, at, kind, version, payload, crc) VALUES (?, ?, ?, ?, ?, CAST(? AS TEXT), ?)"
+_RAISE_VERSION = "UPDATE meta SET value = max(CAST(value AS INTEGER), ?) WHERE key = 'schema_version'"
 _MOMENT = "SELECT batch, at FROM entries WHERE seq = ?1 UNION ALL SELECT batch, at FROM snapshots WHERE seq = ?1"
 
 
@@ -178,6 +179,8 @@ class SqliteJournal:
             if entries:
                 with self._connection.transaction():
                     self._connection.run_many(_INSERT, rows)
+                    for version in {schema.SINCE[row[3]] for row in rows if row[3] in schema.SINCE}:
+                        self._connection.run(_RAISE_VERSION, (version,))
                 self._tail = Tail(entries[-1].seq, batch, entries[-1].at)
             return entries
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sqlite_utils import Database
 
 from journal import schema, sqlite
-from journal.events import ControllerStarted, Entry, Event, TimeReached
+from journal.events import ControllerStarted, Entry, Event, HistoryReplaced, TimeReached
 from journal.sqlite import SqliteJournal
 from journal.store import (
     JournalDamaged,
@@ -139,7 +139,7 @@ HARM: list[tuple[Callable[[Path], None], type[JournalError], str]] = [
     (keep_only_a_wal, JournalDamaged, "empty or missing, but a write-ahead log exists next to it"),
     (make_a_text, JournalForeign, "does not start like a SQLite database"),
     (make_another_database, JournalForeign, "the SQLite database of another application"),
-    (make_newer, JournalTooNew, "schema version 99, this build knows up to 1"),
+    (make_newer, JournalTooNew, "schema version 99, this build knows up to 2"),
     (forget_the_version, JournalDamaged, "schema version cannot be read"),
     (drop_the_entries, JournalDamaged, "no such table: entries"),
     (lose_the_last_entries, JournalDamaged, "ends at entry 590, before its snapshot of entry 600"),
@@ -401,15 +401,35 @@ def test_j6_an_older_schema_is_migrated_by_the_writer_and_refused_by_a_reader(
     def with_a_note(db: Database) -> None:
         db.table("entries").add_column("note", str)
 
-    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, with_a_note])
-    with pytest.raises(JournalError, match="schema version 1, this build reads 2; open a copy"):
+    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, lambda db: None, with_a_note])
+    with pytest.raises(JournalError, match="schema version 1, this build reads 3; open a copy"):
         SqliteJournal(path, readonly=True)
     SqliteJournal(path).close()
     with SqliteReader(path) as reader:
         assert list(reader.read()) == written
     monkeypatch.undo()
-    with pytest.raises(JournalTooNew, match="schema version 2, this build knows up to 1"):
+    with pytest.raises(JournalTooNew, match="schema version 3, this build knows up to 2"):
         SqliteJournal(path)
+
+
+def test_j6_a_file_is_raised_to_a_later_version_by_the_first_entry_that_needs_it(path: Path) -> None:
+    def version() -> str:
+        with sqlite3.connect(path) as db:
+            found = db.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()[0]
+        db.close()
+        return str(found)
+
+    journal = SqliteJournal(path)
+    journal.append([node(1)], at=1, batch=1)
+    assert version() == "1", "the build before reads it"
+    entries = journal.append([HistoryReplaced("Node", "9", "3"), node(2)], at=2, batch=2)
+    journal.close()
+    assert version() == "2"
+    journal = SqliteJournal(path)
+    assert list(journal.read(1)) == entries
+    journal.close()
+    with SqliteReader(path) as reader:
+        assert list(reader.read(1)) == entries
 
 
 def test_j6_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
