@@ -24,14 +24,13 @@ from tests.realserver.cleanup import Belongings
 from tests.realserver.controlplane import ControlPlane
 from tests.realserver.kubelets import RealKubelets
 from tests.realserver.kubevirt import (
-    VIRT_API_CONFIGURATION,
     VM,
     LauncherController,
     MachineController,
-    virt_api_configuration,
+    virt_api_configurations,
     virt_api_server,
 )
-from tests.realserver.registration import MUTATING, in_force, put, remove
+from tests.realserver.registration import in_force, put, remove
 
 Documents = list[Document]
 
@@ -103,7 +102,8 @@ class ActorTasks:
         machines = MachineController(self.mirrors, self.virt_port)
         await asyncio.to_thread(self.control_plane.apply, TENANT_ROLE)
         await self._virt_api.start()
-        await put(self.admin, MUTATING, virt_api_configuration(self._virt_api))
+        for kind, body in virt_api_configurations(self._virt_api):
+            await put(self.admin, kind, body)
         for run in self.mirrors.runs(self.admin):
             self._tasks.append(asyncio.create_task(run))
         await self.mirrors.listed()
@@ -125,7 +125,8 @@ class ActorTasks:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
             if self._ports:
-                await remove(self._ports[0], MUTATING, VIRT_API_CONFIGURATION)
+                for kind, body in virt_api_configurations(self._virt_api):
+                    await remove(self._ports[0], kind, body["metadata"]["name"])
         finally:
             await self._virt_api.stop()
             for port in self._ports:

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from reconciler.cluster.memory.json_objects import Document
-from reconciler.cluster.memory.kubevirt import KUBEVIRT_NAMESPACE
 from reconciler.cluster.memory.pods import deleting
+from reconciler.cluster.memory.virt_api import KUBEVIRT_NAMESPACE
 from reconciler.cluster.port import AlreadyExists, ClusterError, NotFound
 from reconciler.core.model.objects import DEVICE, KUBEVIRT, NAMESPACE, NODE, POD, VMI, Kind, Object
 from reconciler.core.model.vocabulary import ROOT_TENANT

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reconciler.cluster.memory.json_objects import Document, timestamp
-from reconciler.cluster.memory.kubevirt import KUBEVIRT_NAMESPACE
 from reconciler.cluster.memory.manifests import (
     class_body,
     kubevirt_body,
@@ -26,6 +25,7 @@ from reconciler.cluster.memory.manifests import (
 )
 from reconciler.cluster.memory.pods import FINISHED, phase_of
 from reconciler.cluster.memory.tenant_actions import Tenants, document
+from reconciler.cluster.memory.virt_api import KUBEVIRT_NAMESPACE
 from reconciler.cluster.port import AlreadyExists
 from reconciler.core.model.objects import CLASS, GPU_NODE, KUBEVIRT, NODE, POD, RELEASE, VMI, Function, Kind
 from reconciler.core.model.vocabulary import ENTITLEMENT_LABEL, ROOT_TENANT, Mode
@@ -176,7 +176,7 @@ class RealEcosystem(Tenants, ActorTasks):
         """The guest shuts down (`Succeeded`) or crashes (`Failed`): its launchers end, virt-controller follows."""
         if not await self.launchers(namespace, name):
             ended = {"status": {"phase": phase}}
-            await self.virt_port.patch(VMI, namespace, name, ended, subresource="status")
+            await self.virt_port.patch(VMI, namespace, name, ended)
             return
 
         async def ended_all() -> bool:

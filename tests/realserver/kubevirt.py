@@ -16,17 +16,17 @@ import msgspec
 from aiohttp import web
 from trustme import CA
 
+from reconciler.cluster.memory import virt_api
 from reconciler.cluster.memory.json_objects import Document, merge_patch
-from reconciler.cluster.memory.kubevirt import VirtController, launcher, refused, virt_api
+from reconciler.cluster.memory.kubevirt import VirtController, launcher, refused
 from reconciler.cluster.memory.pods import FINISHED, deleting, phase_of
 from reconciler.cluster.port import ClusterError, NotFound, Preconditions, Rejected
 from reconciler.core.model.objects import POD, VMI, Kind, Object
 from reconciler.core.model.vocabulary import CREATED_BY_LABEL, MIGRATION_LABEL
 from tests.realserver.caches import ActorPort, Mirrors
+from tests.realserver.registration import MUTATING, VALIDATING
 
 VM = Kind("VirtualMachine", "kubevirt.io", "v1", "virtualmachines", True, Object, foreign=True)
-VIRT_API_CONFIGURATION = "virt-api-mutator"
-"""As KubeVirt names it. Configurations are called in the order of their names: after gpu-binder's."""
 LAUNCHER_IMAGE = "registry.k8s.io/pause:3.10"
 LAUNCHER_GRACE_SECONDS = 2
 """A namespace that is deleted waits for half of what its pods ask."""
@@ -71,33 +71,36 @@ def _handler(call: Any) -> Any:
     return handle
 
 
+MUTATE_PATH, VALIDATE_PATH = "/virtualmachineinstances-mutate", "/virtualmachineinstances-validate"
+
+
 def virt_api_server(authority: CA) -> WebhookServer:
-    """virt-api: the mutator of VMIs at /virtualmachineinstances-mutate-create."""
-    return WebhookServer(authority, {"/virtualmachineinstances-mutate-create": virt_api().call})
+    """virt-api's mutator and validator of VMIs."""
+    return WebhookServer(authority, {MUTATE_PATH: virt_api.mutate, VALIDATE_PATH: virt_api.validate})
 
 
-def virt_api_configuration(server: WebhookServer) -> Document:
-    """Its registration, as KubeVirt makes it."""
+def virt_api_configurations(server: WebhookServer) -> list[tuple[Kind, Document]]:
+    """Their registrations: kind and body."""
     rule = {
         "apiGroups": [VMI.group],
         "apiVersions": [VMI.version],
         "resources": [VMI.plural],
-        "operations": ["CREATE"],
+        "operations": list(virt_api.OPERATIONS),
         "scope": "Namespaced",
     }
-    return mutating_configuration(
-        VIRT_API_CONFIGURATION,
-        "virtualmachineinstances-mutator.kubevirt.io",
-        f"{server.base_url}/virtualmachineinstances-mutate-create",
-        server.ca_pem,
-        rule,
-    )
+    return [
+        (kind, webhook_configuration(name, f"{webhook}.kubevirt.io", server.base_url + path, server.ca_pem, rule))
+        for kind, name, webhook, path in (
+            (MUTATING, virt_api.MUTATOR, "virtualmachineinstances-mutator", MUTATE_PATH),
+            (VALIDATING, virt_api.VALIDATOR, "virtualmachineinstances-validator", VALIDATE_PATH),
+        )
+    ]
 
 
-def mutating_configuration(
+def webhook_configuration(
     name: str, webhook: str, url: str, ca_pem: str, rule: dict[str, Any], **fields: Any
 ) -> Document:
-    """A MutatingWebhookConfiguration of one webhook by URL; `fields` beside or instead of the usual ones."""
+    """A webhook configuration of one webhook by URL; `fields` beside or instead of the usual ones."""
     bundle = base64.b64encode(ca_pem.encode()).decode()
     entry = {
         "name": webhook,

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from reconciler.cluster.memory.pods import node_of, phase_of, requests_of
+from reconciler.cluster.memory.virt_api import MUTATOR
 from reconciler.cluster.port import NotFound, Rejected
 from reconciler.core.model.objects import CLASS, DEVICE, GPU_NODE, NAMESPACE, NODE, POD, RELEASE, VMI, Function
 from reconciler.core.model.vocabulary import (
@@ -26,7 +27,7 @@ from reconciler.core.model.vocabulary import (
 )
 from tests.realserver.controlplane import ControlPlane
 from tests.realserver.ecosystem import RealEcosystem
-from tests.realserver.kubevirt import VIRT_API_CONFIGURATION, VM, WebhookServer, mutating_configuration
+from tests.realserver.kubevirt import VM, WebhookServer, webhook_configuration
 from tests.realserver.registration import (
     CONFIGURATION,
     MUTATING,
@@ -242,7 +243,7 @@ async def test_reinvocation_is_real(control_plane: ControlPlane, ecosystem: Real
     server = WebhookServer(control_plane.authority, {"/watch": watcher})
     await server.start()
     configuration = f"gpu-binder-watcher-{name}"
-    assert configuration < VIRT_API_CONFIGURATION and CONFIGURATION < VIRT_API_CONFIGURATION
+    assert configuration < MUTATOR and CONFIGURATION < MUTATOR
     rule = {
         "apiGroups": [VMI.group],
         "apiVersions": [VMI.version],
@@ -250,7 +251,7 @@ async def test_reinvocation_is_real(control_plane: ControlPlane, ecosystem: Real
         "operations": ["CREATE"],
     }
     inside = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
-    body = mutating_configuration(
+    body = webhook_configuration(
         configuration,
         "watcher.example.org",
         f"{server.base_url}/watch",
@@ -298,9 +299,7 @@ async def test_a_refused_launcher_is_tried_again(
     inside = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
     url = f"{server.base_url}/guard"
     configuration = f"guard-{name}"
-    body = mutating_configuration(
-        configuration, "guard.example.org", url, server.ca_pem, rule, namespaceSelector=inside
-    )
+    body = webhook_configuration(configuration, "guard.example.org", url, server.ca_pem, rule, namespaceSelector=inside)
     try:
         await put(ecosystem.admin, MUTATING, body)
         await in_force(ecosystem.admin)

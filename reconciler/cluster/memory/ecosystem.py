@@ -11,7 +11,7 @@ from typing import Any
 
 from reconciler.cluster.memory.cluster import MemoryCluster
 from reconciler.cluster.memory.json_objects import Document, timestamp
-from reconciler.cluster.memory.kubevirt import KUBEVIRT_NAMESPACE, VIRT_CONTROLLER, VirtController, virt_api
+from reconciler.cluster.memory.kubevirt import VirtController
 from reconciler.cluster.memory.manifests import (
     class_body,
     kubevirt_body,
@@ -24,6 +24,7 @@ from reconciler.cluster.memory.manifests import (
 )
 from reconciler.cluster.memory.scheduling import Kubelets, Scheduler
 from reconciler.cluster.memory.tenant_actions import Tenants
+from reconciler.cluster.memory.virt_api import KUBEVIRT_NAMESPACE, VIRT_CONTROLLER, webhooks
 from reconciler.core.model.objects import CLASS, GPU_NODE, KUBEVIRT, NAMESPACE, NODE, POD, RELEASE, VMI, Function, Kind
 from reconciler.core.model.vocabulary import ENTITLEMENT_LABEL, ROOT_TENANT, Mode
 
@@ -31,17 +32,17 @@ TENANT_USER = "tenant-user"
 
 
 class Ecosystem(Tenants):
-    """Registers virt-api's webhook; everything else acts on request."""
+    """Registers virt-api's webhooks; everything else acts on request."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self.cluster = cluster
         self.tenant_port = cluster.as_user(TENANT_USER)
-        self.virt_controller = VirtController(
-            cluster.store.documents, cluster.as_user(VIRT_CONTROLLER, ("system:serviceaccounts",))
-        )
+        self.virt_port = cluster.as_user(VIRT_CONTROLLER, ("system:serviceaccounts",))
+        self.virt_controller = VirtController(cluster.store.documents, self.virt_port)
         self.scheduler = Scheduler(cluster)
         self.kubelets = Kubelets(cluster)
-        cluster.admission.register(virt_api())
+        for webhook in webhooks():
+            cluster.admission.register(webhook)
 
     async def settle_step(self) -> bool:
         """Run virt-controller, scheduler, kubelets and the cluster's own controllers once each; returns whether
@@ -132,7 +133,7 @@ class Ecosystem(Tenants):
         for launcher in launchers:
             await self.cluster.patch(POD, namespace, launcher, ended, subresource="status")
         if not launchers:
-            await self.cluster.patch(VMI, namespace, name, ended, subresource="status")
+            await self.virt_port.patch(VMI, namespace, name, ended)
 
     async def stop(self, namespace: str, name: str) -> None:
         """Delete a VMI as a tenant; it is gone once its launcher is."""

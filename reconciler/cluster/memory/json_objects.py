@@ -12,12 +12,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from reconciler.cluster.port import Rejected
-from reconciler.core.model.objects import CLASS, DEVICE, GPU_NODE, KUBEVIRT, NAMESPACE, NODE, POD, RELEASE, VMI, Kind
+from reconciler.core.model.objects import CLASS, DEVICE, GPU_NODE, KUBEVIRT, NAMESPACE, NODE, POD, RELEASE, Kind
 
 Document = dict[str, Any]
 
-WITH_STATUS = frozenset(kind.name for kind in (DEVICE, CLASS, GPU_NODE, VMI, KUBEVIRT, RELEASE, NODE, POD, NAMESPACE))
-"""Kinds with a status subresource: the main resource does not write the status, nor the other way round."""
+WITH_STATUS = frozenset(kind.name for kind in (DEVICE, CLASS, GPU_NODE, KUBEVIRT, RELEASE, NODE, POD, NAMESPACE))
+"""Kinds with a status subresource: the main resource does not write the status, nor the other way round.
+VirtualMachineInstance has none."""
 _KEEPS_STATUS_AT_CREATION = (NODE.name,)
 """A kubelet registers its node with a status."""
 _SYSTEM_FIELDS = (

@@ -1,4 +1,4 @@
-"""Simulated KubeVirt: virt-api's mutating webhook and virt-controller.
+"""Simulated virt-controller for VMIs.
 
 Owns what a launcher pod inherits from its VMI and how the VMI's status follows the pod. virt-handler and the guest
 are reduced to "if the pod runs, the VMI runs".
@@ -6,15 +6,12 @@ are reduced to "if the pod runs, the VMI runs".
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
-from reconciler.cluster.memory.admission import REVIEW_VERSION, Review, Webhook
 from reconciler.cluster.memory.json_objects import Document, merge_patch
 from reconciler.cluster.memory.pods import FINISHED, deleting, node_of, phase_of
+from reconciler.cluster.memory.virt_api import VMI_FINALIZER
 from reconciler.cluster.port import Cluster, ClusterError, Rejected
 from reconciler.core.model.objects import POD, VMI
 from reconciler.core.model.vocabulary import (
@@ -26,37 +23,8 @@ from reconciler.core.model.vocabulary import (
     TRUE,
 )
 
-KUBEVIRT_NAMESPACE = "cozy-kubevirt"
-VIRT_CONTROLLER = f"system:serviceaccount:{KUBEVIRT_NAMESPACE}:kubevirt-controller"
-VMI_FINALIZER = "foregroundDeleteVirtualMachine"
 _STARTED = ("Scheduling", "Scheduled", "Running")
 """Phases in which a VMI has had a launcher; when it is gone, the VMI has failed."""
-
-
-def virt_api() -> Webhook:
-    """virt-api's mutating webhook for VMIs: last in the order of names, so its changes reinvoke earlier webhooks."""
-    return Webhook("virt-api-mutator", _mutate, (VMI.name,), mutating=True)
-
-
-async def _mutate(review: Review) -> Review:
-    request = review["request"]
-    patch = _defaults(request["object"])
-    response: dict[str, Any] = {"uid": request["uid"], "allowed": True}
-    if patch:
-        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(msgspec.json.encode(patch)).decode()}
-    return {"kind": "AdmissionReview", "apiVersion": REVIEW_VERSION, "response": response}
-
-
-def _defaults(vmi: Document) -> list[dict[str, Any]]:
-    """The JSON patch that adds missing defaults; empty if all are present."""
-    finalizers = vmi["metadata"].get("finalizers") or []
-    patch: list[dict[str, Any]] = []
-    if VMI_FINALIZER not in finalizers:
-        patch.append({"op": "add", "path": "/metadata/finalizers", "value": [*finalizers, VMI_FINALIZER]})
-    domain = (vmi.get("spec") or {}).get("domain")
-    if isinstance(domain, dict) and "machine" not in domain:
-        patch.append({"op": "add", "path": "/spec/domain/machine", "value": {"type": "q35"}})
-    return patch
 
 
 class VirtController:
@@ -76,7 +44,8 @@ class VirtController:
         pods = [
             pod
             for pod in self._documents(POD, vmi["metadata"]["namespace"])
-            if any(
+            if KUBEVIRT_LABEL in (pod["metadata"].get("labels") or {})
+            and any(
                 owner.get("controller") and owner.get("uid") == vmi["metadata"]["uid"]
                 for owner in pod["metadata"].get("ownerReferences") or []
             )
@@ -119,7 +88,7 @@ class VirtController:
         metadata, present = vmi["metadata"], vmi.get("status") or {}
         if merge_patch(present, status) == present:
             return False
-        await self._port.patch(VMI, metadata["namespace"], metadata["name"], {"status": status}, subresource="status")
+        await self._port.patch(VMI, metadata["namespace"], metadata["name"], {"status": status})
         return True
 
 
