@@ -30,7 +30,10 @@ VM = Kind("VirtualMachine", "kubevirt.io", "v1", "virtualmachines", True, Object
 LAUNCHER_IMAGE = "registry.k8s.io/pause:3.10"
 LAUNCHER_GRACE_SECONDS = 2
 """A namespace that is deleted waits for half of what its pods ask."""
-FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.25, 4.0
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.005, 1000.0
+"""Of a failed sync, as client-go's rate limiter of items has them."""
+FIRST_RESTART_SECONDS, LAST_RESTART_SECONDS = 10.0, 300.0
+"""Of a VirtualMachine whose VMI failed before it ran: the first times the square of the failures in a row."""
 MAX_REVIEW_BYTES = 16 << 20
 
 
@@ -116,22 +119,23 @@ def webhook_configuration(
 
 
 class Backoff:
-    """Who has to wait before trying again: the pause doubles with every failure in a row."""
+    """Which objects have to wait before the next attempt: the pause doubles with every failure in a row, and any
+    change of the object ends it, as an event puts its key into the work queue at once."""
 
     def __init__(self) -> None:
-        self._failures: dict[str, tuple[float, float]] = {}
+        self._failures: dict[str, tuple[float, float, str]] = {}
 
-    def waits(self, uid: str) -> bool:
-        until, _ = self._failures.get(uid, (0.0, 0.0))
-        return time.monotonic() < until
+    def waits(self, metadata: Document) -> bool:
+        until, _, version = self._failures.get(metadata["uid"], (0.0, 0.0, ""))
+        return version == metadata["resourceVersion"] and time.monotonic() < until
 
-    def failed(self, uid: str) -> None:
-        _, last = self._failures.get(uid, (0.0, FIRST_RETRY_SECONDS / 2))
+    def failed(self, metadata: Document) -> None:
+        _, last, _ = self._failures.get(metadata["uid"], (0.0, FIRST_RETRY_SECONDS / 2, ""))
         pause = min(2 * last, LAST_RETRY_SECONDS)
-        self._failures[uid] = (time.monotonic() + pause, pause)
+        self._failures[metadata["uid"]] = (time.monotonic() + pause, pause, metadata["resourceVersion"])
 
-    def worked(self, uid: str) -> None:
-        self._failures.pop(uid, None)
+    def worked(self, metadata: Document) -> None:
+        self._failures.pop(metadata["uid"], None)
 
 
 class LauncherController(VirtController):
@@ -144,17 +148,17 @@ class LauncherController(VirtController):
 
     async def launch(self, vmi: Document) -> bool:
         metadata = vmi["metadata"]
-        if self._backoff.waits(metadata["uid"]):
+        if self._backoff.waits(metadata):
             return False
         try:
             await self._real_port.create(POD, metadata["namespace"], launcher_pod(vmi))
         except Rejected as error:
-            self._backoff.failed(metadata["uid"])
+            self._backoff.failed(metadata)
             return await self.set_status(vmi, refused(error.message))
         except ClusterError:
-            self._backoff.failed(metadata["uid"])
+            self._backoff.failed(metadata)
             raise
-        self._backoff.worked(metadata["uid"])
+        self._backoff.worked(metadata)
         return True
 
 
@@ -184,6 +188,8 @@ class MachineController:
         self._mirrors = mirrors
         self._port = port
         self._backoff = Backoff()
+        self._ran: set[str] = set()
+        self._restart_at: dict[str, float] = {}
 
     async def step(self) -> bool:
         """Look at every VirtualMachine once; says whether anything changed or has to be tried again."""
@@ -200,10 +206,10 @@ class MachineController:
                 return await self._start(machine)
             ended = vmi is not None and (not _to_run(machine) or phase_of(vmi) in FINISHED)
             if vmi is not None and ended and not deleting(vmi) and _owns(machine, vmi):
-                conditions = Preconditions(uid=vmi["metadata"]["uid"])
-                await self._port.delete(VMI, metadata["namespace"], metadata["name"], preconditions=conditions)
-                return True
-            return await self._set_status(machine, _machine_status(vmi))
+                return await self._end(machine, vmi)
+            if vmi is not None and phase_of(vmi) == "Running":
+                self._ran.add(vmi["metadata"]["uid"])
+            return await self._set_status(machine, _machine_status(machine, vmi))
         except NotFound:
             return False
         except ClusterError:
@@ -211,19 +217,30 @@ class MachineController:
 
     async def _start(self, machine: Document) -> bool:
         metadata = machine["metadata"]
-        if self._backoff.waits(metadata["uid"]):
+        if self._backoff.waits(metadata) or time.monotonic() < self._restart_at.get(metadata["uid"], 0.0):
             return False
         try:
             await self._port.create(VMI, metadata["namespace"], vmi_of(machine))
         except Rejected as error:
-            self._backoff.failed(metadata["uid"])
-            failure = {"type": "Failure", "status": "True", "reason": "FailedCreate", "message": error.message}
-            status = {"created": False, "ready": False, "printableStatus": "Stopped", "conditions": [failure]}
-            return await self._set_status(machine, status)
+            self._backoff.failed(metadata)
+            return await self._set_status(machine, _failed_start(machine, error.message))
         except ClusterError:
-            self._backoff.failed(metadata["uid"])
+            self._backoff.failed(metadata)
             raise
-        self._backoff.worked(metadata["uid"])
+        self._backoff.worked(metadata)
+        return True
+
+    async def _end(self, machine: Document, vmi: Document) -> bool:
+        """Delete a VMI that has ended or is to stop. One that failed before it ran delays the next start."""
+        metadata, uid = machine["metadata"], vmi["metadata"]["uid"]
+        if phase_of(vmi) == "Failed" and uid not in self._ran:
+            failure = (machine.get("status") or {}).get("startFailure") or {}
+            failures = failure.get("consecutiveFailCount", 0) + (failure.get("lastFailedVMIUID") != uid)
+            pause = min(FIRST_RESTART_SECONDS * failures**2, LAST_RESTART_SECONDS)
+            self._restart_at[metadata["uid"]] = time.monotonic() + pause
+            told = {"consecutiveFailCount": failures, "lastFailedVMIUID": uid}
+            await self._set_status(machine, {"startFailure": told, "printableStatus": "CrashLoopBackOff"})
+        await self._port.delete(VMI, metadata["namespace"], metadata["name"], preconditions=Preconditions(uid=uid))
         return True
 
     async def _set_status(self, machine: Document, status: Document) -> bool:
@@ -244,12 +261,24 @@ def _owns(machine: Document, vmi: Document) -> bool:
     return any(owner["uid"] == machine["metadata"]["uid"] for owner in owners)
 
 
-def _machine_status(vmi: Document | None) -> Document:
+def _machine_status(machine: Document, vmi: Document | None) -> Document:
     if vmi is None:
-        return {"created": False, "ready": False, "printableStatus": "Stopped"}
-    running = phase_of(vmi) == "Running"
-    shown = "Running" if running else "Starting"
-    return {"created": True, "ready": running, "printableStatus": shown, "conditions": None}
+        return {"created": False, "ready": False, "printableStatus": "Stopped", "startFailure": None}
+    if phase_of(vmi) == "Running":
+        shown = {"ready": True, "printableStatus": "Running", "startFailure": None}
+        return {"created": True, "conditions": None, **shown}
+    crashed = phase_of(vmi) in FINISHED and (machine.get("status") or {}).get("startFailure")
+    shown = {"ready": False, "printableStatus": "CrashLoopBackOff" if crashed else "Starting"}
+    return {"created": True, "conditions": None, **shown}
+
+
+def _failed_start(machine: Document, message: str) -> Document:
+    """The condition Failure keeps the message it was set with until a start succeeds."""
+    present = (machine.get("status") or {}).get("conditions") or []
+    kept = [condition for condition in present if condition.get("type") == "Failure"]
+    told = f"Failure while starting VMI: {message}"
+    failure = {"type": "Failure", "status": "True", "reason": "FailedCreate", "message": told}
+    return {"created": False, "ready": False, "printableStatus": "Stopped", "conditions": kept or [failure]}
 
 
 def vmi_of(machine: Document) -> Document:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import uuid
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from reconciler.cluster.memory.pods import node_of, phase_of, requests_of
 from reconciler.cluster.memory.virt_api import MUTATOR
@@ -41,22 +38,6 @@ from tests.realserver.registration import (
 
 GPU = "nvidia.com/GA102GL_A10"
 pytestmark = pytest.mark.realserver
-
-
-@pytest_asyncio.fixture
-async def ecosystem(control_plane: ControlPlane) -> AsyncIterator[RealEcosystem]:
-    made = RealEcosystem(control_plane)
-    await made.start()
-    try:
-        yield made
-    finally:
-        await made.stop()
-
-
-@pytest.fixture
-def name() -> str:
-    """Part of every name of a test."""
-    return uuid.uuid4().hex[:6]
 
 
 def gpus(count: int, **spec: Any) -> dict[str, Any]:
