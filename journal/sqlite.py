@@ -321,7 +321,7 @@ class SqliteJournal:
         if self.size_bytes <= FULL_CHECK_BYTES:
             verdict = self._connection.value("PRAGMA quick_check(1)")
             if verdict != "ok":
-                raise JournalDamaged(self.path, str(verdict))
+                raise JournalDamaged(self.path, " ".join(str(verdict).split()))
         self._tail = self._load_tail()
         newest = max(self.snapshots(), default=0)
         if self._tail.seq < newest:

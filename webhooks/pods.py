@@ -59,8 +59,8 @@ class _Spec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Pod(msgspec.Struct, frozen=True):
+    spec: _Spec
     metadata: _Metadata = _Metadata()
-    spec: _Spec = _Spec()
 
 
 class PodWebhook:

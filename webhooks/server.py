@@ -239,7 +239,10 @@ def _go_duration(text: str) -> float | None:
 async def _body(request: web.Request) -> bytes:
     if request.content_length is not None and request.content_length > MAX_REVIEW_BYTES:
         raise web.HTTPRequestEntityTooLarge(MAX_REVIEW_BYTES, request.content_length)
-    return await request.read()
+    try:
+        return await request.read()
+    except web.RequestPayloadError:
+        raise MalformedReview("the body is not in the encoding that the request's headers name") from None
 
 
 def _json(body: bytes) -> web.Response:

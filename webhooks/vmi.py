@@ -108,10 +108,10 @@ class _Spec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class VmiManifest(msgspec.Struct, frozen=True):
-    """A VMI in a review; null equals absent, as everywhere in Kubernetes."""
+    """A VMI in a review; null equals absent, as everywhere in Kubernetes. Without a spec there is nothing to patch."""
 
+    spec: _Spec
     metadata: _Metadata = _Metadata()
-    spec: _Spec = _Spec()
 
     @property
     def marked(self) -> bool:
@@ -247,7 +247,7 @@ def entries_patch(
     `resources`: KubeVirt adds both.
     """
     kept = [entry for entry in vmi.gpus if not _ours(entry, effective)]
-    taken = {entry.get("name") for entry in (*kept, *vmi.host_devices)}
+    taken = {name for entry in (*kept, *vmi.host_devices) if isinstance(name := entry.get("name"), str)}
     wanted: dict[str, str] = {}
     for index, (resource_name, count) in enumerate(units):
         for unit in range(count):
@@ -264,7 +264,7 @@ def entries_patch(
     return () if gpus == vmi.gpus else (_add_gpus(vmi, gpus),)
 
 
-def _free_name(name: str, taken: set[Any]) -> str:
+def _free_name(name: str, taken: set[str]) -> str:
     if name not in taken:
         return name
     name += "-x"

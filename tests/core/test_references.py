@@ -37,9 +37,15 @@ def test_k1_two_equal_templates_are_two_devices():
     [
         ("", "line 1, column 1"),
         ('[{"device":"a"}\n{"device":"b"}]', "line 2, column 1"),
-        ("[NaN]", "NaN is no JSON value"),
+        ("NaN", "must be a JSON list"),
+        ('[{"device":"a"},NaN]', "item 1: must be an object, not NaN"),
+        (
+            '[{"template":{"className":"c","count":-Infinity}}]',
+            "item 0, template, count: must be a whole number, not -I",
+        ),
         ("[" * 20_000, "nested too deeply"),
-        ("[" + "9" * 5000 + "]", "is not JSON"),
+        ("[" + "9" * 5000 + "]", "item 0: must be an object, not a number"),
+        ('[{"template":{"className":"c","count":' + "9" * 5000 + "}}]", "item 0, template, count: must be from 1 to"),
         ("{}", "not an object"),
         ("null", "not null"),
         ('"train-a"', "not a text"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import io
 import json
 import logging
@@ -11,6 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 import structlog
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
 from journal import events
@@ -280,6 +283,21 @@ def test_N4_faults_and_libraries_log_in_the_same_form(lines: Any) -> None:
     ours, theirs = lines()
     assert "ValueError: broken" in ours["exception"]
     assert (theirs["event"], theirs["logger"], theirs["level"]) == ("bad request line", "aiohttp.server", "error")
+
+
+async def test_n4_a_request_that_is_not_http_leaves_no_traceback(lines: Any) -> None:
+    """Anybody in the network can send one to the ports of webhooks and metrics."""
+    async with TestServer(web.Application()) as server:
+        for sent in (
+            b"GET /\x1f HTTP/1.1\r\n\r\n",
+            b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
+            b"GET / HTTP/1.1\r\nA\x00: b\r\n\r\n",
+        ):
+            reader, writer = await asyncio.open_connection(server.host, server.port)
+            writer.write(sent)
+            assert b" 400 " in await reader.readline()
+            writer.close()
+    assert lines() == []
 
 
 def test_an_unknown_level_names_the_known_ones() -> None:

@@ -157,6 +157,7 @@ class TestHarm:
             SqliteJournal(path, readonly=True)
         assert str(path) in str(told.value)
         assert "set aside" not in str(told.value)
+        assert str(told.value).isprintable(), "more than one line"
 
     def test_j6_it_is_set_aside_and_a_new_journal_begins(
         self, path: Path, harm: Callable[[Path], None], error: type[JournalError], why: str

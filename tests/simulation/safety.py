@@ -10,7 +10,9 @@ from collections import defaultdict
 from typing import Any
 
 from reconciler.cluster.memory import MemoryCluster
+from reconciler.core import snapshot
 from reconciler.core.model.objects import DEVICE, GPU_NODE, NODE, POD, RELEASE, VMI
+from reconciler.core.state.placement_state import PlacementState
 from reconciler.core.tenancy.tenants import owned_namespace, parent_of
 
 HOLDING = ("Bound", "Releasing")
@@ -208,3 +210,15 @@ def short(devices: list[Document]) -> str:
             f"{seen.get('phase')} vmi={attachment.get('vmiName')} node={placement.get('node')}"
         )
     return "; ".join(lines)
+
+
+def same_when_counted_anew(state: PlacementState) -> None:
+    """Indexes kept by the fold equal those counted from the facts (J6)."""
+    again = snapshot.restore(snapshot.export(state))
+    assert again.accounts == state.accounts
+    assert again.effective_names == state.effective_names
+    for tenant in state.charges.tenants():
+        for key in sorted(state.charges.budgets(tenant).limits):
+            assert again.charges.charge(tenant, key) == state.charges.charge(tenant, key)
+    holds = {name: sizes for name, sizes in state.devices.holds.items() if sizes}
+    assert {name: sizes for name, sizes in again.devices.holds.items() if sizes} == holds

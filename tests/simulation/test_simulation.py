@@ -10,12 +10,10 @@ import os
 
 import pytest
 
-from reconciler.core import snapshot
-from reconciler.core.state.placement_state import PlacementState
 from reconciler.debugging import replay
 from tests.simulation.cards import Cards, CardStory, FaultCardStory
 from tests.simulation.fault_story import FaultStory
-from tests.simulation.safety import left_over
+from tests.simulation.safety import left_over, same_when_counted_anew
 from tests.simulation.story import NODES, Story
 
 STEPS = 45
@@ -65,18 +63,6 @@ async def come_to_rest(story: Story) -> None:
         await story.calm()
         await story.env.later(2)
         story.nothing_lost()
-
-
-def same_when_counted_anew(state: PlacementState) -> None:
-    """Indexes kept by the fold equal those counted from the facts (J6)."""
-    again = snapshot.restore(snapshot.export(state))
-    assert again.accounts == state.accounts
-    assert again.effective_names == state.effective_names
-    for tenant in state.charges.tenants():
-        for key in sorted(state.charges.budgets(tenant).limits):
-            assert again.charges.charge(tenant, key) == state.charges.charge(tenant, key)
-    holds = {name: sizes for name, sizes in state.devices.holds.items() if sizes}
-    assert {name: sizes for name, sizes in again.devices.holds.items() if sizes} == holds
 
 
 def agree(story: Story) -> None:

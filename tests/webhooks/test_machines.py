@@ -230,6 +230,16 @@ async def test_w2_malformed_json_is_refused_with_its_position(world):
     assert "line 1, column 17" in denied.message
 
 
+async def test_w2_w5_a_vmi_without_a_spec_is_refused_before_anything_is_attached(world):
+    world.held("d1")
+    body = vmi_body(references=ONE)
+    del body["spec"]
+    with pytest.raises(Denied) as caught:
+        await start(world, body=body)
+    assert caught.value.reason == Reason.MALFORMED_REVIEW
+    assert world.cluster.device("d1").attachment is None
+
+
 async def test_w2_a_device_of_another_namespace_is_unknown(world):
     world.held("d1", namespace="tenant-other")
     assert (await refused(world)).reason is Reason.UNKNOWN_DEVICE
@@ -380,6 +390,15 @@ async def test_w2_allowed_raw_entries_stay_and_ours_get_other_names(world):
     ]
     again, patch = await start(world, body=started)
     assert (again, patch) == (started, ())
+
+
+@pytest.mark.parametrize("name", [None, 1, {"a": "b"}, ["gpu-binder-0-0"]])
+async def test_w2_entries_without_a_usable_name_stay_for_the_api_server_to_judge(world, name):
+    world.held("d1")
+    entry = {"name": name, "deviceName": "intel.com/vf"}
+    domain = {"devices": {"gpus": [entry], "hostDevices": [entry]}}
+    started, _ = await start(world, body=vmi_body(references=ONE, domain=domain))
+    assert started["spec"]["domain"]["devices"]["gpus"] == [entry, {"name": "gpu-binder-0-0", "deviceName": A100}]
 
 
 @pytest.mark.parametrize("domain", [None, {}, {"devices": None}, {"devices": {"gpus": None}}])

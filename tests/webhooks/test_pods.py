@@ -204,3 +204,9 @@ async def test_w3_launcher_labels_without_any_vmi_are_refused(world):
 )
 async def test_w5_an_affinity_of_another_shape_is_refused(world, affinity):
     assert (await refused(world, launcher(affinity=affinity))).reason is Reason.MALFORMED_REVIEW
+
+
+async def test_w3_w5_a_pod_without_a_spec_is_refused_for_there_is_nothing_to_patch(world):
+    body = launcher()
+    del body["spec"]
+    assert (await refused(world, body)).reason == Reason.MALFORMED_REVIEW

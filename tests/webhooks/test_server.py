@@ -171,6 +171,14 @@ async def test_w5_what_is_no_review_gets_a_400_with_a_text(served, body):
     assert served.answers == [Reason.MALFORMED_REVIEW]
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_w5_a_body_in_another_encoding_than_it_says_gets_a_400(served, encoding):
+    status, text = await served.post(a_review(), headers={"Content-Encoding": encoding})
+    assert status == 400
+    assert "encoding" in text
+    assert served.answers == [Reason.MALFORMED_REVIEW]
+
+
 @pytest.mark.parametrize(
     "review",
     [

@@ -22,6 +22,7 @@ MAX_CHARACTERS = 64 * 1024
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _MAX_NAME = 253
+_MAX_DIGITS = 20
 
 
 class DeviceReference(Model, frozen=True):
@@ -77,19 +78,26 @@ class _Pairs(list[tuple[str, Any]]):
     """A JSON object with its keys as written, so that repeated keys are detected."""
 
 
+class _Constant:
+    """NaN or Infinity, which Python's decoder reads and JSON does not have; kept, so that the error names its place."""
+
+    def __init__(self, written: str) -> None:
+        self.written = written
+
+
 def _load(text: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_Pairs, parse_constant=_refuse_constant)
+        return json.loads(text, object_pairs_hook=_Pairs, parse_constant=_Constant, parse_int=_whole)
     except json.JSONDecodeError as error:
         raise _malformed(f"is not JSON at line {error.lineno}, column {error.colno}: {error.msg}") from None
     except RecursionError:
         raise _malformed("is nested too deeply") from None
-    except ValueError as error:
-        raise _malformed(f"is not JSON: {error}") from None
 
 
-def _refuse_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON value")
+def _whole(digits: str) -> int:
+    """The first digits of a number: enough to tell that a long one is out of range, and Python converts no longer ones
+    than 4300."""
+    return int(digits[:_MAX_DIGITS])
 
 
 def _item(where: str, item: Any) -> Reference:
@@ -168,6 +176,8 @@ def _kind(value: Any) -> str:
         return "null"
     if isinstance(value, _Pairs):
         return "an object"
+    if isinstance(value, _Constant):
+        return f"{value.written}, which is no JSON value"
     if isinstance(value, bool):
         return "true" if value else "false"
     names = {str: "a text", list: "a list", int: "a number", float: "a fraction"}

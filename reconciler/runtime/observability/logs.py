@@ -11,6 +11,7 @@ import sys
 from typing import Any, TextIO
 
 import structlog
+from aiohttp.http_exceptions import HttpProcessingError
 from structlog.types import Processor
 
 from journal import events
@@ -90,7 +91,14 @@ def configure_logs(level: str = "info", stream: TextIO | None = None) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
         )
     )
+    handler.addFilter(no_strangers_fault)
     logging.basicConfig(handlers=[handler], level=max(LEVELS[level], logging.WARNING), force=True)
+
+
+def no_strangers_fault(record: logging.LogRecord) -> bool:
+    """Filter of library logs: aiohttp logs a traceback for every request that is not HTTP, such as a port scanner's,
+    after it has answered 400."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 _QUIET = (Action.FENCE, Action.GUARD, Action.PUBLISH_CLASS, Action.PUBLISH_SETTINGS)
