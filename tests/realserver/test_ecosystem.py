@@ -134,7 +134,11 @@ async def test_a_launcher_that_does_not_fit_waits_for_units(ecosystem: RealEcosy
         return any(each.get("reason") == "Unschedulable" and GPU in each["message"] for each in conditions)
 
     await ecosystem.until(unschedulable, "the real scheduler says why")
-    assert await phase(ecosystem, namespace, "v2") == "Scheduling"
+
+    async def scheduling() -> bool:
+        return await phase(ecosystem, namespace, "v2") == "Scheduling"
+
+    await ecosystem.until(scheduling, "virt-controller says so too")
     await ecosystem.delete_vmi(namespace, "v1")
     await running(ecosystem, namespace, "v2")
 
