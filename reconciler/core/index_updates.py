@@ -106,7 +106,7 @@ def flush(state: PlacementState, dirty: Dirty) -> None:
 def refresh_all(state: PlacementState) -> None:
     """Recount everything and enqueue every item: after the first lists, new settings or a snapshot."""
     dirty = Dirty(names=True, budgets=True)
-    dirty.pods.update(pod.uid for pod in state.objects[POD.name].values() if pod.requests)  # type: ignore[attr-defined]
+    dirty.pods.update(pod.uid for pod in state.objects[POD.name].values() if _requesting(pod))  # type: ignore[arg-type]
     dirty.nodes.update(name for _, name in state.objects[NODE.name])
     dirty.nodes.update(state.devices.by_node)
     flush(state, dirty)
@@ -142,7 +142,7 @@ def _refresh_pod(state: PlacementState, uid: str, raw_use: dict[str, _RawUse], d
     for name, amount in sorted(before.items()):
         state.charges.add_usage(_namespace_of(state, uid, pod), tenants.raw_key(name), -amount)
     state.raw_capacity.pop(uid, None)
-    if pod is None:
+    if pod is None or pod.terminal:
         namespace = state.pod_namespaces.pop(uid, "")
         dirty.uncharged.update((namespace, name) for name in before)
         return
@@ -197,7 +197,7 @@ def _pod(state: PlacementState, old: Pod | None, new: Pod | None, dirty: Dirty) 
             state.memory_on[pod.node] += sign * pod.memory
             if not state.memory_on[pod.node]:
                 del state.memory_on[pod.node]
-        if pod.requests and not counts_alike:
+        if _requesting(pod) and not counts_alike:
             dirty.pods.add(pod.uid)
             if pod.node:
                 on_node = state.gpu_pods_on.setdefault(pod.node, set())
@@ -214,6 +214,11 @@ def _pod(state: PlacementState, old: Pod | None, new: Pod | None, dirty: Dirty) 
     vmi_pod = new or old
     if vmi_pod is not None and vmi_pod.vmi_name:
         _enqueue_devices(state, vmi_pod.namespace, vmi_pod.vmi_name)
+
+
+def _requesting(pod: Pod) -> bool:
+    """Whether the pod is in the account of its node; a finished one leaves it (R6)."""
+    return bool(pod.requests) and not pod.terminal
 
 
 def _counted(pod: Pod) -> tuple[object, ...]:
